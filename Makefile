@@ -1,0 +1,51 @@
+# Every target is one command of the package; CONFIG=, RUN= and ARGS= pass through. `make help` lists them.
+CONFIG ?= configs/digits.yaml
+PYTHON ?= python3
+BIN := .venv/bin
+RUN_PYTHON := $(BIN)/python -m template
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train evaluate predict test test-slow lint rename clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
+
+setup: .venv/complete  ## make the virtual environment in .venv; UV=1 uses uv
+
+.venv/complete: pyproject.toml
+	@echo "Setting up .venv (torch is large: some minutes the first time) ..."
+ifdef UV
+	uv venv --allow-existing .venv
+	uv pip install --python $(BIN)/python -e '.[dev]'
+else
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -e '.[dev]'
+endif
+	@touch $@
+
+train: .venv/complete  ## train and test: CONFIG=configs/digits.yaml ARGS="--seed 1"
+	$(RUN_PYTHON) fit --config $(CONFIG) $(ARGS)
+
+evaluate: .venv/complete  ## metrics of a run's best checkpoint: RUN=runs/...
+	$(RUN_PYTHON) evaluate $(RUN) $(ARGS)
+
+predict: .venv/complete  ## classes of images: RUN=runs/... ARGS="photos/"
+	$(RUN_PYTHON) predict $(RUN) $(ARGS)
+
+test: .venv/complete  ## the fast tests
+	$(BIN)/python -m pytest -q $(ARGS)
+
+test-slow: .venv/complete  ## the tests on real data, some minutes
+	$(BIN)/python -m pytest -q -m slow $(ARGS)
+
+lint: .venv/complete  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+rename: .venv/complete  ## turn this clone into your project: NAME=my_project
+	$(BIN)/python -m template.rename $(NAME)
+
+clean:  ## remove caches and the virtual environment; data/ and runs/ stay
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,125 @@
+"""What the log says every few steps: losses, learning rate, images per second, the share of time spent on data."""
+
+import logging
+import time
+
+import lightning.pytorch as L
+import torch
+
+from template.model.module import Classifier, Totals
+
+log = logging.getLogger(__name__)
+
+
+class StepLog(L.Callback):
+    """Sends training values to the loggers and the text log every ``log_every_n_steps`` steps, and at epochs' ends.
+
+    Steps are numbered by the optimizer steps done. Between two lines values add up on the device, so only a step that
+    is logged waits for it. ``train/loss`` and the like are means over the samples since the last line, on rank 0.
+
+    Attributes:
+        latest: The last values by name, for the progress bar.
+    """
+
+    def __init__(self) -> None:
+        self.latest: dict[str, float] = {}
+        self._logged: list[float] = []
+        self._logged_count = 0
+        self._images = 0
+        self._since = self._mark = self._waited = 0.0
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._logged, self._logged_count = [], 0
+        self._restart_clock()
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        if not self._mark:
+            self._restart_clock()
+        fetched = getattr(trainer.datamodule, "fetched", None) or time.perf_counter()  # type: ignore[attr-defined]
+        self._waited += max(0.0, fetched - self._mark)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: object,
+        batch: dict[str, torch.Tensor],
+        batch_idx: int,
+    ) -> None:
+        assert isinstance(pl_module, Classifier)
+        self._mark = time.perf_counter()
+        self._images += len(batch["image"])
+        last = batch_idx + 1 == trainer.num_training_batches
+        stepped = last or (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if stepped and (last or trainer.global_step % every == 0):
+            values = self._step_values(trainer, pl_module.train_totals)
+            if last:
+                values |= self._epoch_values(trainer, pl_module.train_totals)
+            self._restart_clock()
+            self._log(trainer, values, periodic=True)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._log(trainer, stage_values(trainer, "val"))
+        self._restart_clock()
+
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._log(trainer, stage_values(trainer, "test"))
+
+    def _step_values(self, trainer: L.Trainer, totals: Totals) -> dict[str, float]:
+        sums = totals.sums.tolist() if totals.sums is not None else []
+        count = totals.count - self._logged_count
+        before = self._logged or [0.0] * len(sums)
+        means = {
+            f"train/{name}": (now - then) / count for name, now, then in zip(totals.names, sums, before, strict=True)
+        }
+        self._logged, self._logged_count = sums, totals.count
+
+        now = time.perf_counter()
+        elapsed = max(now - self._since, 1e-9)
+        values = {
+            **means,
+            "train/learning_rate": float(trainer.optimizers[0].param_groups[0]["lr"]),
+            "train/images_per_second": self._images * trainer.world_size / elapsed,
+            "train/data_wait": self._waited / elapsed,
+        }
+        if torch.cuda.is_available():
+            values["train/peak_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        return values
+
+    def _epoch_values(self, trainer: L.Trainer, totals: Totals) -> dict[str, float]:
+        assert totals.sums is not None
+        sums = torch.cat([totals.sums, totals.sums.new_tensor([totals.count])])
+        *parts, count = trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+        return {f"train/epoch_{name}": part / count for name, part in zip(totals.names, parts, strict=True)}
+
+    def _log(self, trainer: L.Trainer, values: dict[str, float], periodic: bool = False) -> None:
+        if not trainer.is_global_zero or not values:
+            return
+        self.latest.update(values)
+        for logger in trainer.loggers:
+            logger.log_metrics({"epoch": trainer.current_epoch, **values}, trainer.global_step)
+        log.info(
+            f"step {trainer.global_step}/{trainer.estimated_stepping_batches} epoch {trainer.current_epoch}  "
+            + "  ".join(f"{name} {readable(name, value)}" for name, value in values.items()),
+            extra={"periodic": periodic},
+        )
+
+    def _restart_clock(self) -> None:
+        self._since = self._mark = time.perf_counter()
+        self._waited, self._images = 0.0, 0
+
+
+def readable(name: str, value: float) -> str:
+    """A value as a person reads it: shares in per cent, rates without decimals, the rest to four digits."""
+    if name.endswith("data_wait"):
+        return f"{value:.0%}"
+    return f"{value:,.0f}" if name.endswith("images_per_second") else f"{value:.4g}"
+
+
+def stage_values(trainer: L.Trainer, stage: str) -> dict[str, float]:
+    """Metrics that a stage (``val``, ``test``) reported last, by name."""
+    return {name: float(v) for name, v in trainer.callback_metrics.items() if name.startswith(f"{stage}/")}

@@ -1,0 +1,1 @@
+"""Before a run: what can be found wrong without training."""

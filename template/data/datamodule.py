@@ -1,0 +1,242 @@
+"""Splits become loaders: what is read, in which batches, by how many workers, and what the device does to a batch."""
+
+import logging
+import math
+import signal
+import time
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from template.data.dataset import Images
+from template.data.index import Index
+from template.data.sampler import EvalSampler, Key, TrainSampler, trainer_position
+from template.data.sources import read_source
+from template.data.transforms import Augmentation, DeviceTransform, Preprocessing, TrainTransform
+from template.errors import InputError
+from template.randomness import epoch_order, seed_sample
+
+log = logging.getLogger(__name__)
+Batch = dict[str, Tensor]
+
+
+class DataModule(L.LightningDataModule):
+    """Images in three splits.
+
+    Args:
+        root: Folder with the images, or where a named source puts its files.
+        source: ``folder`` (class folders, in split folders or not), ``digits`` (scikit-learn's, written to ``root``),
+            or a torchvision data set: MNIST, FashionMNIST, KMNIST, QMNIST, CIFAR10, CIFAR100.
+        preprocessing: What is done to every image, always; it travels in the checkpoint.
+        augmentation: What training adds at random.
+        global_batch_size: Samples in one optimizer step, over all devices and accumulated batches.
+        max_batch_per_device: Most samples that fit a device at once; larger pieces are accumulated. None: no limit.
+        num_workers: Processes that read samples; 0 reads them in the training process.
+        val_fraction: Share of the training samples cut as validation where there is no such split.
+        test_fraction: Share of the training samples cut as test where there is no such split; 0 for none.
+        split_seed: Seed of that cut, apart from ``seed``, so that every seed is tested on the same images.
+        seed: The run's seed: the order of the epochs and every random draw follow from it.
+
+    Raises:
+        InputError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        source: str = "folder",
+        preprocessing: Preprocessing = Preprocessing(),
+        augmentation: Augmentation = Augmentation(),
+        global_batch_size: int = 128,
+        max_batch_per_device: int | None = None,
+        num_workers: int = 0,
+        val_fraction: float = 0.1,
+        test_fraction: float = 0.1,
+        split_seed: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, value in (("global_batch_size", global_batch_size), ("max_batch_per_device", max_batch_per_device)):
+            if value is not None and value < 1:
+                raise InputError(f"data.{name} is {value}; expected 1 or more")
+        if num_workers < 0:
+            raise InputError(f"data.num_workers is {num_workers}; expected 0 or more")
+        for name, fraction in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
+            if not 0 <= fraction < 1:
+                raise InputError(f"data.{name} is {fraction:g}; expected 0 to 1, 1 excluded")
+        self.root = Path(root)
+        self.source = source
+        self.preprocessing = preprocessing
+        self.augmentation = augmentation
+        self.global_batch_size = global_batch_size
+        self.max_batch_per_device = max_batch_per_device
+        self.num_workers = num_workers
+        self.val_fraction = val_fraction
+        self.test_fraction = test_fraction
+        self.split_seed = split_seed
+        self.seed = seed
+
+    @cached_property
+    def splits(self) -> dict[str, Index]:
+        """The index of each split, built when first asked for; what was skipped is logged once.
+
+        Raises:
+            InputError: The data cannot be indexed.
+        """
+        splits = read_source(self.source, self.root, (self.val_fraction, self.test_fraction), self.split_seed)
+        if "val" not in splits:
+            raise InputError(f"no validation images: add {self.root}/val, or set data.val_fraction above 0")
+        for index in splits.values():
+            for note in index.notes:
+                log.warning(note)
+        return splits
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The training split's class names, in the order of their numbers."""
+        return self.splits["train"].class_names
+
+    def accumulation(self, ranks: int = 1) -> int:
+        """Batches to accumulate so that none exceeds ``max_batch_per_device``."""
+        if self.max_batch_per_device is None:
+            return 1
+        return -(-self.global_batch_size // (ranks * self.max_batch_per_device))
+
+    def settings(self) -> dict[str, Any]:
+        """What ``evaluate`` needs to find the same splits again, in plain types, for a checkpoint."""
+        return {
+            "root": str(self.root),
+            "source": self.source,
+            "val_fraction": self.val_fraction,
+            "test_fraction": self.test_fraction,
+            "split_seed": self.split_seed,
+        }
+
+    @cached_property
+    def device_transform(self) -> DeviceTransform:
+        return DeviceTransform(self.preprocessing, self.augmentation, len(self.class_names), self.seed)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        assert self.trainer is not None
+        trainer = self.trainer
+        index = self.splits["train"]
+        batches: int | float = trainer.overfit_batches  # type: ignore[attr-defined]
+        if batches:  # the same few samples each epoch; Lightning limits the number of batches
+            index = self._overfit(index, batches)
+        sampler = TrainSampler(
+            len(index),
+            self.global_batch_size,
+            self.seed,
+            ranks=trainer.world_size,
+            rank=trainer.global_rank,
+            accumulation=trainer.accumulate_grad_batches,
+            position=trainer_position(trainer),
+        )
+        if trainer.is_global_zero:
+            if sampler.dropped:
+                log.warning(
+                    f"the last {sampler.dropped} of {len(index)} samples of each epoch are left out: too few for "
+                    f"{trainer.world_size} process(es) x {trainer.accumulate_grad_batches} accumulated batch(es)"
+                )
+            if self.global_batch_size > len(index):
+                log.warning(
+                    f"data.global_batch_size is {self.global_batch_size}, the training split has {len(index)} "
+                    "samples: each epoch is one step on all of them"
+                )
+        # The sampler is resumable by its position; Lightning looks for a loader with a state_dict instead.
+        warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
+        return self._loader(Images(index, TrainTransform(self.preprocessing, self.augmentation)), sampler)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return self._eval_loader("val")
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        return self._eval_loader("test")
+
+    def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Note when the batch had been fetched: StepLog takes the time before that as spent waiting for data."""
+        self.fetched = time.perf_counter()
+        return batch
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Float, augment and normalise on the device: augmentation only where the Trainer is training."""
+        assert self.trainer is not None
+        if self.trainer.training:
+            image, target = self.device_transform(batch["image"], batch["target"], batch["key"])
+            return {**batch, "image": image, "target": target}
+        return {**batch, "image": self.preprocessing.normalise(batch["image"])}
+
+    def _overfit(self, index: Index, batches: int | float) -> Index:
+        assert self.trainer is not None
+        each = self.global_batch_size / self.trainer.accumulate_grad_batches
+        n = batches * each if isinstance(batches, int) else batches * len(index)
+        return index.take(epoch_order(len(index), self.seed, 0)[: math.ceil(n)])
+
+    def _eval_loader(self, split: str) -> DataLoader[Any]:
+        assert self.trainer is not None
+        if split not in self.splits:
+            raise InputError(f"the data in {self.root} has no {split} split; it has {', '.join(self.splits)}")
+        index = self.splits[split]
+        ranks = self.trainer.world_size
+        batch_size = self.max_batch_per_device or -(-self.global_batch_size // ranks)
+        sampler = EvalSampler(len(index), batch_size, ranks, self.trainer.global_rank, split)
+        return self._loader(Images(index, self.preprocessing.sample), sampler)
+
+    def _loader(self, dataset: Images, sampler: Sampler[list[Key]]) -> DataLoader[Any]:
+        assert self.trainer is not None
+        return DataLoader(
+            KeyedBatches(dataset, self.seed),
+            batch_sampler=sampler,
+            num_workers=self.num_workers,
+            collate_fn=_as_it_is,
+            pin_memory=self.trainer.strategy.root_device.type == "cuda",
+            persistent_workers=self.num_workers > 0,
+            worker_init_fn=_ignore_signals,
+        )
+
+
+class KeyedBatches(Dataset[Batch]):
+    """Batches of a data set whose every sample is drawn from (seed, epoch, index).
+
+    Args:
+        dataset: Maps a key (epoch, index) to an image (3, S, S) uint8 and a target.
+        seed: The run's seed.
+    """
+
+    def __init__(self, dataset: Dataset[tuple[Tensor, Tensor]], seed: int) -> None:
+        self.dataset = dataset
+        self.seed = seed
+
+    def __getitems__(self, keys: Sequence[Key]) -> Batch:
+        """{"image": (B, 3, S, S) uint8, "target": (B,) or (B, K), "key": (B, 2) int64}.
+
+        Raises:
+            InputError: The images differ in shape.
+        """
+        images, targets = [], []
+        for epoch, index in keys:
+            seed_sample(self.seed, epoch, index)
+            image, target = self.dataset[epoch, index]
+            images.append(image)
+            targets.append(target)
+        shapes = {tuple(image.shape) for image in images}
+        if len(shapes) > 1:
+            raise InputError(f"a batch needs images of one shape, and the data set returned {sorted(shapes)}")
+        return {"image": torch.stack(images), "target": torch.stack(targets), "key": torch.tensor(keys)}
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _ignore_signals(worker: int) -> None:
+    """A signal to the process group is for the training process: it saves, and the workers end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,0 +1,155 @@
+"""The order of training: an epoch's permutation, cut into global batches, cut into pieces for ranks and accumulation.
+
+Each global batch is one optimizer step. It is cut into (ranks x accumulation) nearly even pieces, so the last, smaller
+one is a whole accumulation window too, and every rank knows how many samples its window holds without asking.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import Sampler
+
+from template.errors import InputError
+from template.randomness import epoch_order
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+Key = tuple[int, int]
+
+
+def cut(n: int, pieces: int, piece: int) -> tuple[int, int]:
+    """Start and end of one of ``pieces`` nearly even parts of ``range(n)``; sizes differ by at most one."""
+    return n * piece // pieces, n * (piece + 1) // pieces
+
+
+class TrainSampler(Sampler[list[Key]]):
+    """Batches of keys for one rank, at an exact position.
+
+    Args:
+        n: Samples in the training split.
+        global_batch_size: Samples in one optimizer step, over all ranks and accumulated batches.
+        seed: The run's seed.
+        ranks: Number of processes.
+        rank: This process's number.
+        accumulation: Batches that one rank accumulates in one optimizer step.
+        position: Returns the (epoch, batches already done in it) to start from; called once, when the first iterator
+            is made. None starts at (0, 0).
+
+    Raises:
+        InputError: The split is too small to give every piece of one global batch a sample.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        global_batch_size: int,
+        seed: int,
+        ranks: int = 1,
+        rank: int = 0,
+        accumulation: int = 1,
+        position: Callable[[int], tuple[int, int]] | None = None,
+    ) -> None:
+        pieces = ranks * accumulation
+        if global_batch_size < pieces:
+            raise InputError(
+                f"data.global_batch_size is {global_batch_size}; {ranks} process(es) x {accumulation} accumulated "
+                f"batch(es) need at least {pieces}"
+            )
+        if n < pieces:
+            raise InputError(
+                f"the training split has {n} samples; {ranks} process(es) x {accumulation} accumulated batch(es) "
+                f"need at least {pieces}"
+            )
+        self.n = n
+        self.global_batch_size = global_batch_size
+        self.seed = seed
+        self.ranks = ranks
+        self.rank = rank
+        self.accumulation = accumulation
+        tail = n % global_batch_size
+        self.dropped = tail if tail < pieces else 0
+        self.steps = math.ceil((n - self.dropped) / global_batch_size)
+        self._position = position
+        self._epoch, self._start = 0, 0
+
+    def __len__(self) -> int:
+        """Batches in an epoch on this rank, whatever the position: the Trainer counts them from the epoch's start."""
+        return self.steps * self.accumulation
+
+    def window_size(self, batch: int, limit: int | None = None) -> int:
+        """Samples over all ranks in the accumulation window that a batch belongs to.
+
+        Args:
+            batch: The batch's number in its epoch.
+            limit: Batches of the epoch that are run, where ``limit_train_batches`` ends it early, perhaps in a window.
+        """
+        step, _ = divmod(batch, self.accumulation)
+        size = self._step_size(step)
+        micro_batches = self.accumulation
+        if limit is not None:
+            micro_batches = min(micro_batches, limit - step * self.accumulation)
+        pieces = self.ranks * self.accumulation
+        return cut(size, pieces, micro_batches * self.ranks - 1)[1]
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        if self._position is not None:
+            self._epoch, self._start = self._position(len(self))
+            self._position = None
+        epoch, start = self._epoch, self._start
+        self._epoch, self._start = epoch + 1, 0
+        return self._batches(epoch, start)
+
+    def _batches(self, epoch: int, start: int) -> Iterator[list[Key]]:
+        order = epoch_order(self.n, self.seed, epoch)
+        for batch in range(start, len(self)):
+            step, micro_batch = divmod(batch, self.accumulation)
+            first, last = cut(
+                self._step_size(step), self.ranks * self.accumulation, micro_batch * self.ranks + self.rank
+            )
+            offset = step * self.global_batch_size
+            yield [(epoch, index) for index in order[offset + first : offset + last].tolist()]
+
+    def _step_size(self, step: int) -> int:
+        return min(self.global_batch_size, self.n - self.dropped - step * self.global_batch_size)
+
+
+class EvalSampler(Sampler[list[Key]]):
+    """Batches of keys for one rank of an evaluation: every sample once, in order, none repeated to fill a rank.
+
+    Raises:
+        InputError: The split has fewer samples than there are processes.
+    """
+
+    def __init__(self, n: int, batch_size: int, ranks: int = 1, rank: int = 0, split: str = "val") -> None:
+        if n < ranks:
+            raise InputError(f"the {split} split has {n} samples for {ranks} processes; each needs at least one")
+        self.batch_size = batch_size
+        self.first, self.last = cut(n, ranks, rank)
+
+    def __len__(self) -> int:
+        return math.ceil((self.last - self.first) / self.batch_size)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        for start in range(self.first, self.last, self.batch_size):
+            yield [(0, index) for index in range(start, min(start + self.batch_size, self.last))]
+
+
+def trainer_position(trainer: "Trainer") -> Callable[[int], tuple[int, int]]:
+    """Where the Trainer is: a function from the batches in an epoch to (epoch, batches done).
+
+    Lightning restores its counters before it makes the first iterator, and neither calls a batch sampler's
+    ``set_epoch`` nor skips batches itself: a plain loader resumed in mid-epoch starts at the front and stops early.
+    """
+
+    def position(length: int) -> tuple[int, int]:
+        loop = trainer.fit_loop
+        progress: Any = loop.epoch_progress.current
+        epoch = progress.processed
+        start = loop.epoch_loop.batch_progress.current.ready if loop.restarting else 0
+        if start >= length:  # saved at the end of an epoch: after its last batch or after its validation
+            return epoch + (progress.processed < progress.ready), 0
+        return epoch, start
+
+    return position

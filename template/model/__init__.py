@@ -1,0 +1,1 @@
+"""Batches to losses and metrics: network, criterion, metrics, module, in that order."""

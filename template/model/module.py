@@ -1,0 +1,265 @@
+"""The LightningModule: one step for every stage, per-sample losses over a known window, optimizer groups."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import lightning.pytorch as L
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, MetricCollection
+
+from template import __version__
+from template.data.sampler import TrainSampler
+from template.data.transforms import Preprocessing
+from template.errors import InputError, did_you_mean
+from template.model.criterion import BinaryCrossEntropy, CrossEntropy, Task
+from template.model.metrics import build_metrics
+from template.model.network import Stem, build_network
+from template.plain import plain
+from template.randomness import mix, seed_libraries
+
+#: Where a checkpoint keeps what is needed to use it without a config or the data.
+CHECKPOINT_KEY = "template"
+
+
+class Classifier(L.LightningModule):
+    """Image classifier.
+
+    Args:
+        class_names: K names; class ``k`` of the logits is ``class_names[k]``. Comes from the data.
+        preprocessing: What was done to the images; kept for prediction and export. Comes from the data.
+        data: Settings of the DataModule, plain types, kept so that ``evaluate`` needs nothing but a checkpoint.
+        seed: The run's seed: dropout depends on (seed, epoch, batch, rank).
+        network: ``small``, or the name of a torchvision classification network.
+        pretrained: Start from torchvision's ImageNet weights.
+        stem: ``small`` keeps the resolution in a ResNet's first layers, for images under about 64 pixels.
+        width: Channels of ``small``'s first stage.
+        dropout: Probability of dropping a feature before ``small``'s head.
+        task: ``multiclass`` for one class an image, ``multilabel`` for any number of them.
+        label_smoothing: Share of the target spread over all classes.
+        class_weights: K factors of the loss, in the order of the class names: of each class, or for multi-label
+            of its presence.
+        optimizer: Name of a class of torch.optim, such as AdamW or SGD.
+        learning_rate: Peak learning rate, for ``global_batch_size`` samples a step.
+        weight_decay: Of the weights that decay.
+        decay_norms_and_biases: Whether parameters of one dimension (norms, biases) decay too.
+        optimizer_options: Other arguments of the optimizer, such as {betas: [0.9, 0.95], eps: 1e-8}.
+
+    Raises:
+        InputError: A name is unknown or a value out of range.
+    """
+
+    def __init__(
+        self,
+        class_names: Sequence[str],
+        preprocessing: Preprocessing = Preprocessing(),
+        data: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        network: str = "small",
+        pretrained: bool = False,
+        stem: Stem = "default",
+        width: int = 32,
+        dropout: float = 0.0,
+        task: Task = "multiclass",
+        label_smoothing: float = 0.0,
+        class_weights: Sequence[float] | None = None,
+        optimizer: str = "AdamW",
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.05,
+        decay_norms_and_biases: bool = False,
+        optimizer_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        # All that the constructor was given but what comes from the data: a checkpoint rebuilds the module from it.
+        own = ("self", "__class__", "class_names", "preprocessing", "data", "seed")
+        settings = {name: value for name, value in locals().items() if name not in own}
+        super().__init__()
+        if len(class_names) < 2:
+            raise InputError(f"there must be at least 2 classes; found {len(class_names)}: {list(class_names)}")
+        if class_weights is not None and len(class_weights) != len(class_names):
+            raise InputError(f"model.class_weights has {len(class_weights)} numbers for {len(class_names)} classes")
+        for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
+            if value < 0:
+                raise InputError(f"model.{name} is {value}; expected 0 or more")
+        self.class_names = tuple(class_names)
+        self.preprocessing = preprocessing
+        self.data = dict(data or {})
+        self.seed = seed
+        self.task: Task = task
+        self.settings: dict[str, Any] = plain(settings)
+        self.optimizer_class, self.optimizer_arguments = _check_optimizer(
+            optimizer, {**(optimizer_options or {}), "lr": learning_rate, "weight_decay": weight_decay}
+        )
+        self.decay_norms_and_biases = decay_norms_and_biases
+
+        self.network = build_network(network, len(class_names), pretrained, stem, width, dropout)
+        self.criterion: nn.Module = (
+            CrossEntropy(label_smoothing, class_weights) if task == "multiclass" else BinaryCrossEntropy(class_weights)
+        )
+        self.losses = cast("dict[str, MeanMetric]", nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")}))
+        metrics = nn.ModuleDict({stage: build_metrics(task, len(class_names)) for stage in ("val", "test")})
+        self.metrics = cast("dict[str, MetricCollection]", metrics)
+        self.train_totals = Totals()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) normalised float to (B, K) logits."""
+        return self.network(images)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """(B, K) logits to (B, K) float32 probabilities: of a softmax, or for multi-label of a sigmoid each."""
+        return logits.float().softmax(1) if self.task == "multiclass" else logits.float().sigmoid()
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        logits, parts = self._step(batch)
+        self.train_totals.add(self._train_parts(logits, batch["target"], parts), len(logits))
+        # Lightning divides by the accumulation and DDP by the ranks, both as if every piece were of one size.
+        scale = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        return parts["loss"].sum() * (scale / self._window_size(batch_idx, len(logits)))
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        self._evaluate("val", batch)
+
+    def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        self._evaluate("test", batch)
+
+    def _step(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The one step of every stage: (B, K) logits and the named (B,) losses."""
+        logits = self(batch["image"])
+        return logits, self.criterion(logits, batch["target"])
+
+    def _evaluate(self, stage: str, batch: dict[str, Tensor]) -> None:
+        logits, parts = self._step(batch)
+        self.losses[stage].update(parts["loss"])
+        target = batch["target"]
+        self.metrics[stage].update(logits.float(), target if self.task == "multiclass" else target.long())
+
+    def _train_parts(self, logits: Tensor, target: Tensor, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self.task != "multiclass":
+            return parts
+        hard = target if target.ndim == 1 else target.argmax(1)
+        return {**parts, "accuracy": logits.detach().argmax(1) == hard}
+
+    def _window_size(self, batch_idx: int, batch_size: int) -> int:
+        """Samples that share this optimizer step, over all ranks and accumulated batches."""
+        sampler = getattr(self.trainer.train_dataloader, "batch_sampler", None)
+        if not isinstance(sampler, TrainSampler):  # a person's own loader: its batches have to be of one size
+            return batch_size * self.trainer.accumulate_grad_batches * self.trainer.world_size
+        return sampler.window_size(batch_idx, int(self.trainer.num_training_batches))
+
+    def on_train_batch_start(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        seed_libraries(mix(self.seed, self.trainer.current_epoch, batch_idx, self.trainer.global_rank))
+
+    def on_train_epoch_start(self) -> None:
+        self.train_totals.reset()
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_stage("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._log_stage("test")
+
+    def _log_stage(self, stage: str) -> None:
+        values = {"loss": self.losses[stage].compute(), **self.metrics[stage].compute()}
+        self.losses[stage].reset()
+        self.metrics[stage].reset()
+        self.log_dict({f"{stage}/{name}": value for name, value in values.items()}, logger=False)
+
+    def metric_names(self, stage: str) -> list[str]:
+        """Names that a stage reports, known before the first step: what can be monitored."""
+        return [f"{stage}/{name}" for name in ("loss", *self.metrics[stage].keys())]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        groups = parameter_groups(self.network, self.optimizer_arguments["weight_decay"], self.decay_norms_and_biases)
+        arguments = {name: value for name, value in self.optimizer_arguments.items() if name != "weight_decay"}
+        return self.optimizer_class(groups, **arguments)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint[CHECKPOINT_KEY] = {
+            "version": __version__,
+            "class_names": list(self.class_names),
+            "preprocessing": self.preprocessing.to_dict(),
+            "model": dict(self.settings),
+            "data": plain(self.data),
+            "seed": self.seed,
+        }
+
+
+def load_classifier(path: Path) -> tuple[Classifier, dict[str, Any]]:
+    """Build the classifier of a checkpoint, in eval mode on the CPU, from nothing but the file.
+
+    Returns:
+        The classifier and the whole checkpoint.
+
+    Raises:
+        InputError: The file is missing, damaged, or not a checkpoint of this template.
+    """
+    if not path.is_file():
+        raise InputError(f"no checkpoint at {path}")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file, none of them documented
+        raise InputError(f"cannot read the checkpoint {path}: {str(error).splitlines()[0]}") from error
+    if not isinstance(checkpoint, dict) or CHECKPOINT_KEY not in checkpoint:
+        raise InputError(f"{path} was not written by this template: it has no {CHECKPOINT_KEY!r} entry")
+    own = checkpoint[CHECKPOINT_KEY]
+    classifier = Classifier(
+        class_names=own["class_names"],
+        preprocessing=Preprocessing(**own["preprocessing"]),
+        data=own["data"],
+        seed=own["seed"],
+        **{**own["model"], "pretrained": False},
+    )
+    classifier.load_state_dict(checkpoint["state_dict"])
+    return classifier.eval(), checkpoint
+
+
+def parameter_groups(network: nn.Module, weight_decay: float, decay_norms_and_biases: bool) -> list[dict[str, Any]]:
+    """Optimizer groups of the parameters that train: those that decay, and those of one dimension, which do not.
+
+    Norms and biases have one dimension each; decaying them only costs accuracy (arXiv:1812.01187, section 3.1).
+    """
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    decayed = [p for p in trained if p.ndim > 1 or decay_norms_and_biases]
+    plain = [p for p in trained if p.ndim <= 1 and not decay_norms_and_biases]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+class Totals:
+    """Sums over the training samples of an epoch, kept on the device so that no step waits for it."""
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        self.sums: Tensor | None = None
+        self.count = 0
+
+    def reset(self) -> None:
+        self.sums, self.count = None, 0
+
+    def add(self, parts: Mapping[str, Tensor], count: int) -> None:
+        """Add (B,) values by name, of ``count`` = B samples."""
+        if self.sums is None:
+            first = next(iter(parts.values()))
+            dtype = torch.float32 if first.device.type == "mps" else torch.float64
+            self.names, self.sums = tuple(parts), torch.zeros(len(parts), dtype=dtype, device=first.device)
+        self.sums += torch.stack([part.detach().sum(dtype=self.sums.dtype) for part in parts.values()])
+        self.count += count
+
+
+def _check_optimizer(name: str, arguments: dict[str, Any]) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    known = {
+        key: value
+        for key, value in vars(torch.optim).items()
+        if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
+    }
+    if name not in known:
+        raise InputError(f"model.optimizer is {name!r}{did_you_mean(name, known)} Known: {', '.join(sorted(known))}")
+    accepted = [parameter for parameter in inspect.signature(known[name]).parameters if parameter != "params"]
+    for argument in arguments:
+        if argument not in accepted:
+            raise InputError(
+                f"model.optimizer_options has {argument!r}, which {name} does not take"
+                f"{did_you_mean(argument, accepted)} It takes {', '.join(accepted)}"
+            )
+    return known[name], arguments

@@ -1,0 +1,1 @@
+"""After a run: evaluate and predict, from a checkpoint and nothing else."""

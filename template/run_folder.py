@@ -1,0 +1,183 @@
+"""The folder of a run: its name, its config, its text log, its CSV and its Weights & Biases run."""
+
+import csv
+import datetime
+import json
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from template.errors import InputError
+
+WandbMode = Literal["auto", "online", "offline", "disabled"]
+
+
+def choose_folder(config_name: str, run_dir: Path | None) -> Path:
+    """Name the run's folder: ``run_dir``, or ``runs/<config name>/<date-time>``, numbered where that is taken.
+
+    Raises:
+        InputError: ``run_dir`` holds files already.
+    """
+    if run_dir is not None:
+        if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+            raise InputError(f"{run_dir} is not an empty folder; choose another --run_dir")
+        return run_dir
+    name = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = Path("runs") / config_name / name
+    number = 2
+    while folder.exists():
+        folder = folder.with_name(f"{name}_{number}")
+        number += 1
+    return folder
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old one or the new one, never a part."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def write_metrics(folder: Path, metrics: dict[str, float]) -> None:
+    """Write metrics.json: the final values. A run is finished when it exists."""
+    write_whole(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+
+
+@contextmanager
+def text_log(path: Path) -> Iterator[None]:
+    """Append everything that is logged, warnings included, to a file with the time of each line."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    loggers = [logging.getLogger(name) for name in (__package__, "lightning.pytorch", "py.warnings")]
+    logging.captureWarnings(True)
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        for logger in loggers:
+            logger.removeHandler(handler)
+        handler.close()
+
+
+class MetricsCsv(Logger):
+    """metrics.csv: one row a step, one column a metric, written as it comes.
+
+    Lightning's CSVLogger deletes the file of a run that is resumed and keeps up to a hundred rows in memory.
+
+    Args:
+        path: The file; an existing one is continued.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.columns: list[str] = ["step"]
+        self._row: dict[str, Any] = {}
+        self._row_start = 0
+        if path.exists():
+            with path.open(newline="", encoding="utf-8") as file:
+                self.columns = next(csv.reader(file), ["step"])
+            self._row_start = path.stat().st_size
+
+    @property
+    def name(self) -> str:
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        return str(self.path.parent)
+
+    @rank_zero_only
+    def log_hyperparams(self, params: object, *args: object, **kwargs: object) -> None:
+        """Nothing: config.yaml has them."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Add values to the row of a step; a row is rewritten until the next step begins."""
+        if self._row and self._row["step"] != step:
+            self._row, self._row_start = {}, self.path.stat().st_size
+        self._row.update(metrics, step=step)
+        new = [name for name in self._row if name not in self.columns]
+        if new or not self.path.exists():
+            self._widen(new)
+        with self.path.open("r+", newline="", encoding="utf-8") as file:
+            file.seek(self._row_start)
+            file.truncate()
+            csv.writer(file).writerow([self._row.get(name, "") for name in self.columns])
+
+    def _widen(self, new: list[str]) -> None:
+        """Add columns: rewrite the file up to the current row with the longer header."""
+        rows: list[list[str]] = []
+        if self.path.exists():
+            with self.path.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.reader(file))[1:]
+            rows = [row for row in rows if row[0] != str(self._row["step"])]
+        self.columns += new
+        partial = self.path.with_name(f".{self.path.name}.partial")
+        with partial.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(self.columns)
+            writer.writerows([*row, *[""] * (len(self.columns) - len(row))] for row in rows)
+        os.replace(partial, self.path)
+        self._row_start = self.path.stat().st_size
+
+
+def wandb_mode(mode: WandbMode) -> Literal["online", "offline", "disabled"]:
+    """Resolve ``auto``: online when an account is configured, else offline; there is never a prompt."""
+    if mode != "auto":
+        return mode
+    if os.environ.get("WANDB_MODE") in ("online", "offline", "disabled"):
+        return os.environ["WANDB_MODE"]  # type: ignore[return-value]
+    import wandb
+
+    return "online" if wandb.api.api_key else "offline"
+
+
+def wandb_logger(
+    folder: Path, mode: WandbMode, project: str, name: str | None, tags: list[str], config: dict[str, Any]
+) -> Logger | None:
+    """A Weights & Biases logger with its files and its id in ``folder``/wandb, or None where it is disabled."""
+    mode = wandb_mode(mode)
+    if mode == "disabled":
+        return None
+    from lightning.pytorch.loggers import WandbLogger
+
+    (folder / "wandb").mkdir(exist_ok=True)
+    id_file = folder / "wandb" / "id.txt"
+    if not id_file.exists():
+        write_whole(id_file, secrets.token_hex(4) + "\n")
+    return WandbLogger(
+        project=project,
+        name=name or f"{folder.parent.name}/{folder.name}",
+        id=id_file.read_text().strip(),
+        save_dir=str(folder),
+        offline=mode == "offline",
+        tags=tags or None,
+        config=config,
+    )
+
+
+def sync_command(folder: Path) -> str | None:
+    """The command that uploads the folder's offline Weights & Biases runs, or None if there are none."""
+    runs = sorted((folder / "wandb").glob("offline-run-*"))
+    return f"wandb sync {' '.join(str(run) for run in runs)}" if runs else None
+
+
+def write_config(folder: Path, config: dict[str, Any], command: str) -> None:
+    """Write config.yaml: everything the run was made of, to be given to ``--config`` again."""
+    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    write_whole(folder / "config.yaml", f"# {command}\n{text}")

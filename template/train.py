@@ -1,0 +1,209 @@
+"""A config becomes data, module and Trainer; the best checkpoint is tested, and a run folder tells of it."""
+
+import logging
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.utilities import rank_zero_only
+
+from template.callbacks.checkpoints import Checkpoints, WholeFileIO
+from template.callbacks.progress import Bar
+from template.callbacks.step_log import StepLog, stage_values
+from template.callbacks.warmup_cosine import WarmupCosine
+from template.data.datamodule import DataModule
+from template.errors import InputError, did_you_mean
+from template.model.module import Classifier
+from template.results.evaluate import print_metrics
+from template.run_folder import (
+    MetricsCsv,
+    WandbMode,
+    choose_folder,
+    sync_command,
+    text_log,
+    wandb_logger,
+    write_config,
+    write_metrics,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class EarlyStop:
+    """Stop a run whose monitored metric (``checkpoints.monitor``) stopped improving.
+
+    Attributes:
+        patience: Validations without improvement before it stops; None never stops.
+        min_delta: Least change that counts as one.
+    """
+
+    patience: int | None = None
+    min_delta: float = 0.0
+
+
+@dataclass
+class Wandb:
+    """Weights & Biases.
+
+    Attributes:
+        mode: ``auto`` is online when an account is configured (``wandb login``), else offline.
+        project: Name of the project.
+        name: Name of the run; None is that of the run folder.
+        tags: Tags of the run.
+    """
+
+    mode: WandbMode = "auto"
+    project: str = "vision"
+    name: str | None = None
+    tags: list[str] = field(default_factory=list)
+
+
+def fit(options: Any, config: dict[str, Any], config_name: str, command: str = "") -> Path | None:
+    """Train, then test the best checkpoint where the data has a test split.
+
+    Everything that can be refused is refused before the run folder is made.
+
+    Args:
+        options: Parsed options, as ``template.cli.parse_fit`` returns them.
+        config: The same as plain values, for config.yaml.
+        config_name: First part of the run folder's name.
+        command: How the run was started, for config.yaml.
+
+    Returns:
+        The run folder; None on ranks other than 0, and for Lightning's ``fast_dev_run``, which leaves nothing.
+
+    Raises:
+        InputError: An option or the data is wrong, or no finite score was reached.
+    """
+    L.seed_everything(options.seed, workers=False, verbose=False)
+    datamodule = DataModule(**options.data.as_dict(), seed=options.seed)
+    module = Classifier(
+        **options.model.as_dict(),
+        class_names=datamodule.class_names,
+        preprocessing=datamodule.preprocessing,
+        data=datamodule.settings(),
+        seed=options.seed,
+    )
+    checkpoints = Checkpoints(**options.checkpoints.as_dict())
+    check_monitor(checkpoints.monitor, module)
+    callbacks: list[L.Callback] = [StepLog(), WarmupCosine(**options.warmup_cosine.as_dict()), checkpoints]
+    if (patience := options.early_stopping.patience) is not None:
+        callbacks.append(
+            EarlyStopping(checkpoints.monitor, options.early_stopping.min_delta, patience, mode=checkpoints.mode)
+        )
+    arguments = options.trainer.as_dict()
+    if arguments["enable_progress_bar"] is not False and _on_a_terminal():
+        callbacks.append(Bar())
+    else:
+        arguments["enable_progress_bar"] = False
+    arguments["callbacks"] = [*callbacks, *_listed(arguments["callbacks"])]
+    arguments["plugins"] = [WholeFileIO(), *_listed(arguments["plugins"])]
+
+    first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
+    keeps = first and not arguments["fast_dev_run"]
+    folder = choose_folder(config_name, options.run_dir) if keeps else None
+    trainer = L.Trainer(**arguments, logger=False, default_root_dir=folder, use_distributed_sampler=False)
+    set_batches(trainer, datamodule)
+    with ExitStack() as stack:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_config(folder, config, command)
+            stack.enter_context(text_log(folder / "train.log"))
+            trainer.loggers = _loggers(folder, options, config)
+        _announce(datamodule, module, trainer, folder)
+        trainer.fit(module, datamodule)
+        final = _test(trainer, module, datamodule, checkpoints)
+        if folder is not None:
+            for logger in trainer.loggers:
+                logger.finalize("success")
+            write_metrics(folder, final)
+            print_metrics(final)
+            if (sync := sync_command(folder)) is not None:
+                log.info(f"Weights & Biases is offline; to upload this run: {sync}")
+    return folder
+
+
+def check_monitor(monitor: str, module: Classifier) -> None:
+    """Raises InputError when the monitored metric is not one that validation reports."""
+    known = module.metric_names("val")
+    if monitor not in known:
+        raise InputError(
+            f"checkpoints.monitor is {monitor!r}, which validation does not report{did_you_mean(monitor, known)} "
+            f"It reports {', '.join(known)}"
+        )
+
+
+def set_batches(trainer: L.Trainer, datamodule: DataModule) -> None:
+    """Derive the accumulation from the global batch size and the number of processes, and say so.
+
+    Raises:
+        InputError: ``trainer.accumulate_grad_batches`` was set too, to something else.
+    """
+    ranks = trainer.world_size
+    accumulation = datamodule.accumulation(ranks)
+    if trainer.accumulate_grad_batches not in (1, accumulation):
+        raise InputError(
+            f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}; leave it out: it follows from "
+            f"data.global_batch_size and data.max_batch_per_device, which give {accumulation}"
+        )
+    trainer.accumulate_grad_batches = accumulation
+    each = math.ceil(datamodule.global_batch_size / (ranks * accumulation))
+    log.info(
+        f"global batch of {datamodule.global_batch_size} = {ranks} process{'es' * (ranks > 1)} x {accumulation} "
+        f"accumulated batch{'es' * (accumulation > 1)} of up to {each}"
+    )
+
+
+def _test(trainer: L.Trainer, module: Classifier, datamodule: DataModule, checkpoints: Checkpoints) -> dict[str, Any]:
+    """Metrics of the best checkpoint: those of its validation, and of the test split where there is one."""
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        return {}
+    if not checkpoints.best:
+        raise InputError(
+            f"no validation of this run gave a finite {checkpoints.monitor}, so there is no best checkpoint; "
+            "see train.log for the step at which losses stopped being finite, and lower model.learning_rate"
+        )
+    score, path = checkpoints.best[0]
+    final: dict[str, Any] = {"best_checkpoint": path.name, checkpoints.monitor: score}
+    if "test" in datamodule.splits:
+        trainer.test(module, datamodule, ckpt_path=str(path), verbose=False)
+        final.update(stage_values(trainer, "test"))
+    return {**final, "epochs": trainer.current_epoch, "steps": trainer.global_step}
+
+
+def _announce(datamodule: DataModule, module: Classifier, trainer: L.Trainer, folder: Path | None) -> None:
+    sizes = ", ".join(f"{len(index)} {split}" for split, index in datamodule.splits.items())
+    log.info(f"data {datamodule.root}: {len(datamodule.class_names)} classes; {sizes} images")
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    log.info(f"network {module.settings['network']}: {parameters / 1e6:.2f} million parameters, {trainer.precision}")
+    if folder is not None:
+        log.info(f"run folder {folder}")
+
+
+def _loggers(folder: Path, options: Any, config: dict[str, Any]) -> list[Any]:
+    wandb = options.wandb
+    loggers: list[Any] = [MetricsCsv(folder / "metrics.csv")]
+    logger = wandb_logger(folder, wandb.mode, wandb.project, wandb.name, wandb.tags, config)
+    if logger is not None:
+        loggers.append(logger)
+    if options.tensorboard:
+        from lightning.pytorch.loggers import TensorBoardLogger
+
+        loggers.append(TensorBoardLogger(str(folder), name="", version="tensorboard"))
+    return loggers
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Sequence) else [] if value is None else [value]
+
+
+def _on_a_terminal() -> bool:
+    from rich import get_console
+
+    return get_console().is_terminal
