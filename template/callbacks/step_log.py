@@ -23,10 +23,14 @@ class StepLog(L.Callback):
 
     def __init__(self) -> None:
         self.latest: dict[str, float] = {}
+        self._total: int | float = 0
         self._logged: list[float] = []
         self._logged_count = 0
         self._images = 0
         self._since = self._mark = self._waited = 0.0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._total = trainer.estimated_stepping_batches  # later it would be a collective call
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._logged, self._logged_count = [], 0
@@ -103,7 +107,7 @@ class StepLog(L.Callback):
         for logger in trainer.loggers:
             logger.log_metrics({"epoch": trainer.current_epoch, **values}, trainer.global_step)
         log.info(
-            f"step {trainer.global_step}/{trainer.estimated_stepping_batches} epoch {trainer.current_epoch}  "
+            f"step {trainer.global_step}/{self._total} epoch {trainer.current_epoch}  "
             + "  ".join(f"{name} {readable(name, value)}" for name, value in values.items()),
             extra={"periodic": periodic},
         )
