@@ -87,11 +87,13 @@ def fit_parser() -> "ArgumentParser":
     from template.callbacks.warmup_cosine import WarmupCosine
     from template.data.datamodule import DataModule
     from template.model.module import Classifier
-    from template.train import EarlyStop, Wandb
+    from template.train import EarlyStopOptions, Wandb
 
     parser = ArgumentParser(prog=f"{PROG} fit", description=COMMANDS["fit"], exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML file of options; repeatable, later ones win")
     parser.add_argument("--seed", type=int, default=0, help="seed of everything random in the run")
+    parser.add_argument("--resume", type=Path | None, default=None, metavar="RUN", help="run folder to continue")
+    parser.add_argument("--accept_changes", type=bool, default=False, help="resume with settings of another run")
     parser.add_argument("--run_dir", type=Path | None, default=None, help="folder of the run, empty or not there yet")
     parser.add_argument(
         "--tensorboard", type=bool, default=False, help="also write TensorBoard files to the run folder"
@@ -103,7 +105,7 @@ def fit_parser() -> "ArgumentParser":
     parser.add_class_arguments(Classifier, "model", instantiate=False, skip=from_data)
     parser.add_class_arguments(WarmupCosine, "warmup_cosine", instantiate=False)
     parser.add_class_arguments(Checkpoints, "checkpoints", instantiate=False, skip={"folder"})
-    parser.add_class_arguments(EarlyStop, "early_stopping", instantiate=False)
+    parser.add_class_arguments(EarlyStopOptions, "early_stopping", instantiate=False)
     parser.add_class_arguments(Wandb, "wandb", instantiate=False)
     parser.set_defaults({"trainer.max_epochs": 10, "trainer.enable_model_summary": False})
     return parser
@@ -121,12 +123,28 @@ def parse_fit(arguments: Sequence[str]) -> tuple[Any, dict[str, Any], str]:
     import yaml
 
     parser = fit_parser()
+    arguments = list(arguments)
+    run = next(
+        (
+            a.partition("=")[2] or "".join(arguments[i + 1 : i + 2])
+            for i, a in enumerate(arguments)
+            if a.partition("=")[0] == "--resume"
+        ),
+        None,
+    )
+    if run is not None:
+        from template.train import stored_config
+
+        stored_config(Path(run))
+        arguments = ["--config", str(Path(run) / "config.yaml"), *arguments]
     try:
-        options = parser.parse_args(list(arguments))
+        options = parser.parse_args(arguments)
     except argparse.ArgumentError as error:
         raise _explained(error, list(parser.get_defaults().keys())) from error
     files = options.pop("config") or []
-    config = yaml.safe_load(parser.dump(options))
+    config = yaml.safe_load(parser.dump(options, skip_none=False))
+    for own in ("resume", "accept_changes"):
+        config.pop(own)
     name = Path(str(files[0])).stem if files else "unnamed"
     return parser.instantiate(options), config, name
 
@@ -135,7 +153,8 @@ def _fit(arguments: list[str]) -> None:
     options, config, name = parse_fit(arguments)
     from template.train import fit
 
-    folder = fit(options, config, name, command=f"{PROG} fit {' '.join(arguments)}")
+    command = f"{PROG} fit {' '.join(arguments)}"
+    folder = fit(options, config, name, command, options.resume, options.accept_changes)
     if folder is not None:
         print(folder)
 
@@ -215,19 +234,26 @@ class _Logging:
     """While a command runs, its log goes to the console: ours from INFO, Lightning's and warnings from WARNING."""
 
     def __enter__(self) -> None:
-        importlib.import_module("lightning.pytorch")  # it sets up a handler of its own, which is taken away below
+        # Lightning sets up a handler of its own, which is taken away below.
+        rank = importlib.import_module("lightning.pytorch").utilities.rank_zero_only.rank
 
         self.handler = _Console()
         ours, lightning = logging.getLogger("template"), logging.getLogger("lightning.pytorch")
         self.loggers = [ours, lightning, logging.getLogger("py.warnings")]
         ours.propagate = False
-        ours.setLevel(logging.INFO)
+        ours.setLevel(logging.INFO if rank == 0 else logging.ERROR)
+        self.handler.setLevel(logging.INFO if rank == 0 else logging.ERROR)
         logging.captureWarnings(True)
         for name in self.loggers:
             name.addHandler(self.handler)
         lightning.handlers = [self.handler]
         # What these advise is measured and printed by the template itself, or done; the last is between two libraries.
-        for text in (".*does not have many workers.*", ".*using `DistributedSampler` with.*", ".*LeafSpec.*deprecated"):
+        for text in (
+            ".*does not have many workers.*",
+            ".*using `DistributedSampler` with.*",
+            ".*sync_dist=True.*",
+            ".*LeafSpec",
+        ):
             warnings.filterwarnings("ignore", message=text)
 
     def __exit__(self, *error: object) -> None:

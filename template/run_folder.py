@@ -2,6 +2,8 @@
 
 import csv
 import datetime
+import fcntl
+import io
 import json
 import logging
 import os
@@ -42,13 +44,28 @@ def choose_folder(config_name: str, run_dir: Path | None) -> Path:
 def write_whole(path: Path, text: str) -> None:
     """Write a text file so that a reader sees the old one or the new one, never a part."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
+    partial.write_text(text, encoding="utf-8", newline="")
     os.replace(partial, path)
 
 
 def write_metrics(folder: Path, metrics: dict[str, float]) -> None:
     """Write metrics.json: the final values. A run is finished when it exists."""
     write_whole(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder against a second process for as long as this one trains in it, however it ends.
+
+    Raises:
+        InputError: Another process holds it.
+    """
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"another process is training in {folder}; wait for it or stop it first") from None
+        yield
 
 
 @contextmanager
@@ -114,10 +131,12 @@ class MetricsCsv(Logger):
         new = [name for name in self._row if name not in self.columns]
         if new or not self.path.exists():
             self._widen(new)
-        with self.path.open("r+", newline="", encoding="utf-8") as file:
+        text = io.StringIO(newline="")
+        csv.writer(text).writerow([self._row.get(name, "") for name in self.columns])
+        with self.path.open("r+b", buffering=0) as file:  # one write: a kill leaves the old row or the new one
             file.seek(self._row_start)
+            file.write(text.getvalue().encode())
             file.truncate()
-            csv.writer(file).writerow([self._row.get(name, "") for name in self.columns])
 
     def _widen(self, new: list[str]) -> None:
         """Add columns: rewrite the file up to the current row with the longer header."""

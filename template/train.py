@@ -9,21 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
-from lightning.pytorch.callbacks import EarlyStopping
+import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
 from template.callbacks.checkpoints import Checkpoints, WholeFileIO
+from template.callbacks.early_stopping import EarlyStop
 from template.callbacks.progress import Bar
+from template.callbacks.signals import Signals
 from template.callbacks.step_log import StepLog, stage_values
 from template.callbacks.warmup_cosine import WarmupCosine
 from template.data.datamodule import DataModule
 from template.errors import InputError, did_you_mean
 from template.model.module import Classifier
 from template.results.evaluate import print_metrics
+from template.resume import check_changes, check_fingerprint, read_last, tidy
 from template.run_folder import (
     MetricsCsv,
     WandbMode,
     choose_folder,
+    locked,
     sync_command,
     text_log,
     wandb_logger,
@@ -35,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class EarlyStop:
+class EarlyStopOptions:
     """Stop a run whose monitored metric (``checkpoints.monitor``) stopped improving.
 
     Attributes:
@@ -64,16 +68,25 @@ class Wandb:
     tags: list[str] = field(default_factory=list)
 
 
-def fit(options: Any, config: dict[str, Any], config_name: str, command: str = "") -> Path | None:
+def fit(
+    options: Any,
+    config: dict[str, Any],
+    config_name: str,
+    command: str = "",
+    resume: Path | None = None,
+    accept_changes: bool = False,
+) -> Path | None:
     """Train, then test the best checkpoint where the data has a test split.
 
-    Everything that can be refused is refused before the run folder is made.
+    Everything that can be refused is refused before the run folder is made or touched.
 
     Args:
         options: Parsed options, as ``template.cli.parse_fit`` returns them.
         config: The same as plain values, for config.yaml.
         config_name: First part of the run folder's name.
         command: How the run was started, for config.yaml.
+        resume: Run folder to continue.
+        accept_changes: Continue it even with settings or data that make it another run.
 
     Returns:
         The run folder; None on ranks other than 0, and for Lightning's ``fast_dev_run``, which leaves nothing.
@@ -92,32 +105,35 @@ def fit(options: Any, config: dict[str, Any], config_name: str, command: str = "
     )
     checkpoints = Checkpoints(**options.checkpoints.as_dict())
     check_monitor(checkpoints.monitor, module)
-    callbacks: list[L.Callback] = [StepLog(), WarmupCosine(**options.warmup_cosine.as_dict()), checkpoints]
-    if (patience := options.early_stopping.patience) is not None:
-        callbacks.append(
-            EarlyStopping(checkpoints.monitor, options.early_stopping.min_delta, patience, mode=checkpoints.mode)
-        )
-    arguments = options.trainer.as_dict()
-    if arguments["enable_progress_bar"] is not False and _on_a_terminal():
-        callbacks.append(Bar())
-    else:
-        arguments["enable_progress_bar"] = False
-    arguments["callbacks"] = [*callbacks, *_listed(arguments["callbacks"])]
-    arguments["plugins"] = [WholeFileIO(), *_listed(arguments["plugins"])]
 
     first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
-    keeps = first and not arguments["fast_dev_run"]
-    folder = choose_folder(config_name, options.run_dir) if keeps else None
-    trainer = L.Trainer(**arguments, logger=False, default_root_dir=folder, use_distributed_sampler=False)
+    folder, resumed = None, None
+    if resume is not None:
+        changed = check_changes(stored_config(resume), config, accept_changes)
+        if (resume / "metrics.json").exists() and not changed:
+            log.info(f"{resume} is finished: it has a metrics.json; to train on, give --trainer.max_epochs")
+            return resume
+        resumed = read_last(resume)
+        if resumed is not None:
+            check_fingerprint(resumed[1]["DataModule"]["fingerprints"], datamodule.fingerprints(), accept_changes)
+        folder = resume if first else None
+    elif first and not options.trainer.fast_dev_run:
+        folder = choose_folder(config_name, options.run_dir)
+
+    trainer = _trainer(options, checkpoints, folder)
     set_batches(trainer, datamodule)
     with ExitStack() as stack:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder))
+            if resume is not None:
+                tidy(folder, resumed)
             write_config(folder, config, command)
+            (folder / "metrics.json").unlink(missing_ok=True)
             stack.enter_context(text_log(folder / "train.log"))
             trainer.loggers = _loggers(folder, options, config)
-        _announce(datamodule, module, trainer, folder)
-        trainer.fit(module, datamodule)
+            _announce(datamodule, module, folder, resumed[1]["global_step"] if resumed else None)
+        trainer.fit(module, datamodule, ckpt_path=str(resumed[0]) if resumed else None)
         final = _test(trainer, module, datamodule, checkpoints)
         if folder is not None:
             for logger in trainer.loggers:
@@ -127,6 +143,42 @@ def fit(options: Any, config: dict[str, Any], config_name: str, command: str = "
             if (sync := sync_command(folder)) is not None:
                 log.info(f"Weights & Biases is offline; to upload this run: {sync}")
     return folder
+
+
+def stored_config(folder: Path) -> dict[str, Any]:
+    """The config.yaml of a run folder.
+
+    Raises:
+        InputError: There is none.
+    """
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise InputError(
+            f"{folder} is no run folder: it has no config.yaml; runs are in runs/<config name>/<date-time>"
+        )
+    config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return config
+
+
+def _trainer(options: Any, checkpoints: Checkpoints, folder: Path | None) -> L.Trainer:
+    """The Trainer with the template's callbacks, and a person's own after them."""
+    callbacks: list[L.Callback] = [
+        StepLog(),
+        WarmupCosine(**options.warmup_cosine.as_dict()),
+        Signals(checkpoints),
+        checkpoints,
+    ]
+    early = options.early_stopping
+    if early.patience is not None:
+        callbacks.append(EarlyStop(checkpoints.monitor, early.min_delta, early.patience, mode=checkpoints.mode))
+    arguments = options.trainer.as_dict()
+    if arguments["enable_progress_bar"] is not False and _on_a_terminal():
+        callbacks.append(Bar())
+    else:
+        arguments["enable_progress_bar"] = False
+    arguments["callbacks"] = [*callbacks, *_listed(arguments["callbacks"])]
+    arguments["plugins"] = [WholeFileIO(), *_listed(arguments["plugins"])]
+    return L.Trainer(**arguments, logger=False, default_root_dir=folder, use_distributed_sampler=False)
 
 
 def check_monitor(monitor: str, module: Classifier) -> None:
@@ -174,16 +226,15 @@ def _test(trainer: L.Trainer, module: Classifier, datamodule: DataModule, checkp
     if "test" in datamodule.splits:
         trainer.test(module, datamodule, ckpt_path=str(path), verbose=False)
         final.update(stage_values(trainer, "test"))
-    return {**final, "epochs": trainer.current_epoch, "steps": trainer.global_step}
+    return {**final, "steps": trainer.global_step}
 
 
-def _announce(datamodule: DataModule, module: Classifier, trainer: L.Trainer, folder: Path | None) -> None:
+def _announce(datamodule: DataModule, module: Classifier, folder: Path, resumed_step: int | None) -> None:
     sizes = ", ".join(f"{len(index)} {split}" for split, index in datamodule.splits.items())
     log.info(f"data {datamodule.root}: {len(datamodule.class_names)} classes; {sizes} images")
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    log.info(f"network {module.settings['network']}: {parameters / 1e6:.2f} million parameters, {trainer.precision}")
-    if folder is not None:
-        log.info(f"run folder {folder}")
+    log.info(f"network {module.settings['network']}: {parameters / 1e6:.2f} million parameters")
+    log.info(f"run folder {folder}" + (f", resumed at step {resumed_step}" if resumed_step is not None else ""))
 
 
 def _loggers(folder: Path, options: Any, config: dict[str, Any]) -> list[Any]:

@@ -66,6 +66,7 @@ class Checkpoints(Checkpoint):
         self.every_steps = every_steps
         self.every_minutes = every_minutes
         self.best: list[tuple[float, Path]] = []
+        self._accumulation = 1
         self._due = False
         self._saved_step = -1
         self._saved_time = 0.0
@@ -80,6 +81,10 @@ class Checkpoints(Checkpoint):
     def best_model_score(self) -> torch.Tensor | None:
         return torch.tensor(self.best[0][0]) if self.best else None
 
+    def request(self) -> None:
+        """Save the last checkpoint at the next moment that can be resumed."""
+        self._due = True
+
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self.folder is None:
             self.folder = Path(trainer.default_root_dir) / "checkpoints"
@@ -87,6 +92,7 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved_time = time.monotonic()
+        self._accumulation = trainer.accumulate_grad_batches
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: object, batch: object, batch_idx: int
@@ -126,14 +132,17 @@ class Checkpoints(Checkpoint):
 
     def state_dict(self) -> dict[str, Any]:
         assert self.folder is not None
-        return {"best": [[score, os.path.relpath(path, self.folder)] for score, path in self.best]}
+        best = [[score, os.path.relpath(path, self.folder)] for score, path in self.best]
+        return {"best": best, "accumulation": self._accumulation}
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["callbacks"].get(self.state_key)
-        if state is not None and trainer.ckpt_path is not None:
-            folder = Path(trainer.ckpt_path).parent
-            self.best = [(score, folder / path) for score, path in state["best"]]
-            self._saved_step = checkpoint["global_step"]
+        if trainer.state.fn != TrainerFn.FITTING or state is None or trainer.ckpt_path is None:
+            return
+        folder = Path(trainer.ckpt_path).parent
+        self.best = [(score, folder / name) for score, name in state["best"] if (folder / name).exists()]
+        self._saved_step = checkpoint["global_step"]
+        _rescale(checkpoint["loops"]["fit_loop"], state["accumulation"], trainer.accumulate_grad_batches)
 
     def _save(self, trainer: L.Trainer, best: float | None) -> None:
         """Write the last checkpoint, and link it as a best one where its score is among the best."""
@@ -161,11 +170,18 @@ class Checkpoints(Checkpoint):
     def _put(self, partial: Path, best: Path | None) -> None:
         assert self.folder is not None
         if best is not None:
-            _link(partial, best)
+            link(partial, best)
         last = self.folder / LAST
         if last.exists():
-            _link(last, self.folder / PREVIOUS)
+            link(last, self.folder / PREVIOUS)
         os.replace(partial, last)
+
+
+def _rescale(fit_loop: dict[str, Any], stored: int, now: int) -> None:
+    """Count the epoch's batches in another accumulation: a checkpoint lies between windows, so nothing is lost."""
+    for counts in fit_loop["epoch_loop.batch_progress"].values():
+        if isinstance(counts, dict):
+            counts.update({name: count * now // stored for name, count in counts.items()})
 
 
 class WholeFileIO(TorchCheckpointIO):
@@ -194,7 +210,7 @@ class WholeFileIO(TorchCheckpointIO):
             ) from error
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
     """Give a file a second name, or where the file system has no hard links a copy, replacing what had that name."""
     import shutil
 

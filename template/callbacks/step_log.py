@@ -24,8 +24,6 @@ class StepLog(L.Callback):
     def __init__(self) -> None:
         self.latest: dict[str, float] = {}
         self._total: int | float = 0
-        self._logged: list[float] = []
-        self._logged_count = 0
         self._images = 0
         self._since = self._mark = self._waited = 0.0
 
@@ -33,7 +31,6 @@ class StepLog(L.Callback):
         self._total = trainer.estimated_stepping_batches  # later it would be a collective call
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._logged, self._logged_count = [], 0
         self._restart_clock()
 
     def on_train_batch_start(
@@ -61,7 +58,8 @@ class StepLog(L.Callback):
         if stepped and (last or trainer.global_step % every == 0):
             values = self._step_values(trainer, pl_module.train_totals)
             if last:
-                values |= self._epoch_values(trainer, pl_module.train_totals)
+                epoch = pl_module.train_totals.of_epoch(trainer)
+                values |= {f"train/epoch_{name}": mean for name, mean in epoch.items()}
             self._restart_clock()
             self._log(trainer, values, periodic=True)
 
@@ -74,16 +72,8 @@ class StepLog(L.Callback):
         self._log(trainer, stage_values(trainer, "test"))
 
     def _step_values(self, trainer: L.Trainer, totals: Totals) -> dict[str, float]:
-        sums = totals.sums.tolist() if totals.sums is not None else []
-        count = totals.count - self._logged_count
-        before = self._logged or [0.0] * len(sums)
-        means = {
-            f"train/{name}": (now - then) / count for name, now, then in zip(totals.names, sums, before, strict=True)
-        }
-        self._logged, self._logged_count = sums, totals.count
-
-        now = time.perf_counter()
-        elapsed = max(now - self._since, 1e-9)
+        means = {f"train/{name}": mean for name, mean in totals.since_line().items()}
+        elapsed = max(time.perf_counter() - self._since, 1e-9)
         values = {
             **means,
             "train/learning_rate": float(trainer.optimizers[0].param_groups[0]["lr"]),
@@ -94,20 +84,16 @@ class StepLog(L.Callback):
             values["train/peak_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
         return values
 
-    def _epoch_values(self, trainer: L.Trainer, totals: Totals) -> dict[str, float]:
-        assert totals.sums is not None
-        sums = torch.cat([totals.sums, totals.sums.new_tensor([totals.count])])
-        *parts, count = trainer.strategy.reduce(sums, reduce_op="sum").tolist()
-        return {f"train/epoch_{name}": part / count for name, part in zip(totals.names, parts, strict=True)}
-
     def _log(self, trainer: L.Trainer, values: dict[str, float], periodic: bool = False) -> None:
         if not trainer.is_global_zero or not values:
             return
         self.latest.update(values)
+        # Tests come after the last epoch, which Lightning counts as one more: say the one that was trained last.
+        epoch = trainer.current_epoch - (not trainer.training and not trainer.validating)
         for logger in trainer.loggers:
-            logger.log_metrics({"epoch": trainer.current_epoch, **values}, trainer.global_step)
+            logger.log_metrics({"epoch": epoch, **values}, trainer.global_step)
         log.info(
-            f"step {trainer.global_step}/{self._total} epoch {trainer.current_epoch}  "
+            f"step {trainer.global_step}/{self._total or trainer.global_step} epoch {epoch}  "
             + "  ".join(f"{name} {readable(name, value)}" for name, value in values.items()),
             extra={"periodic": periodic},
         )

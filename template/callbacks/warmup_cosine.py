@@ -1,11 +1,14 @@
 """The learning rate: linear warmup, then a cosine down to a share of the peak, as a pure function of the step."""
 
+import logging
 import math
 
 import lightning.pytorch as L
 from torch import Tensor
 
 from template.errors import InputError
+
+log = logging.getLogger(__name__)
 
 
 def warmup_cosine(step: int, total: int, warmup: int, final: float = 0.0) -> float:
@@ -27,7 +30,7 @@ def warmup_cosine(step: int, total: int, warmup: int, final: float = 0.0) -> flo
 
 
 class WarmupCosine(L.Callback):
-    """Sets every group's learning rate before each optimizer step; nothing of it has to be saved.
+    """Sets every group's learning rate before each optimizer step; it is stored only to tell when it changes.
 
     Args:
         warmup_epochs: Epochs of the rise, fractions allowed.
@@ -46,6 +49,7 @@ class WarmupCosine(L.Callback):
         self.final = final
         self.total = self.warmup = 0
         self.peaks: list[float | Tensor] = []
+        self._stored_total = 0
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.peaks = [group["lr"] for group in trainer.optimizers[0].param_groups]
@@ -63,6 +67,15 @@ class WarmupCosine(L.Callback):
                 f"warmup_cosine.warmup_epochs is {self.warmup_epochs:g}, which is {self.warmup} steps of a run of "
                 f"{self.total}; shorten the warmup or raise trainer.max_epochs"
             )
+
+        if self._stored_total not in (0, self.total):
+            log.info(f"learning rate schedule: horizon {self._stored_total} -> {self.total} steps")
+
+    def state_dict(self) -> dict[str, int]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self._stored_total = state_dict["total"]
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: object, batch_idx: int

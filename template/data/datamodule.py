@@ -1,7 +1,9 @@
 """Splits become loaders: what is read, in which batches, by how many workers, and what the device does to a batch."""
 
+import atexit
 import logging
 import math
+import multiprocessing
 import signal
 import time
 import warnings
@@ -118,6 +120,13 @@ class DataModule(L.LightningDataModule):
             "test_fraction": self.test_fraction,
             "split_seed": self.split_seed,
         }
+
+    def fingerprints(self) -> dict[str, str]:
+        """Of each split: it changes when a path, a label or a class name does."""
+        return {split: index.fingerprint for split, index in self.splits.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"fingerprints": self.fingerprints()}
 
     @cached_property
     def device_transform(self) -> DeviceTransform:
@@ -240,3 +249,11 @@ def _ignore_signals(worker: int) -> None:
     """A signal to the process group is for the training process: it saves, and the workers end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+@atexit.register
+def _end_workers() -> None:
+    """Multiprocessing ends daemons with SIGTERM when Python exits and waits for them: ours would ignore it."""
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,7 @@ class Index:
             return self.targets.sum(axis=0, dtype=np.int64)
         return np.bincount(self.targets, minlength=len(self.class_names))
 
+    @cached_property
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that change when a path, a label or a class name changes."""
         digest = hashlib.sha256("\0".join(self.class_names).encode())

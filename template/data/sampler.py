@@ -34,8 +34,8 @@ class TrainSampler(Sampler[list[Key]]):
         ranks: Number of processes.
         rank: This process's number.
         accumulation: Batches that one rank accumulates in one optimizer step.
-        position: Returns the (epoch, batches already done in it) to start from; called once, when the first iterator
-            is made. None starts at (0, 0).
+        position: From the batches in an epoch to the (epoch, batches already done in it) that an iterator starts from.
+            It is asked each time: a loader with workers makes two iterators where one would do, so none may count.
 
     Raises:
         InputError: The split is too small to give every piece of one global batch a sample.
@@ -49,7 +49,7 @@ class TrainSampler(Sampler[list[Key]]):
         ranks: int = 1,
         rank: int = 0,
         accumulation: int = 1,
-        position: Callable[[int], tuple[int, int]] | None = None,
+        position: Callable[[int], tuple[int, int]] = lambda length: (0, 0),
     ) -> None:
         pieces = ranks * accumulation
         if global_batch_size < pieces:
@@ -71,8 +71,7 @@ class TrainSampler(Sampler[list[Key]]):
         tail = n % global_batch_size
         self.dropped = tail if tail < pieces else 0
         self.steps = math.ceil((n - self.dropped) / global_batch_size)
-        self._position = position
-        self._epoch, self._start = 0, 0
+        self.position = position
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank, whatever the position: the Trainer counts them from the epoch's start."""
@@ -94,12 +93,7 @@ class TrainSampler(Sampler[list[Key]]):
         return cut(size, pieces, micro_batches * self.ranks - 1)[1]
 
     def __iter__(self) -> Iterator[list[Key]]:
-        if self._position is not None:
-            self._epoch, self._start = self._position(len(self))
-            self._position = None
-        epoch, start = self._epoch, self._start
-        self._epoch, self._start = epoch + 1, 0
-        return self._batches(epoch, start)
+        return self._batches(*self.position(len(self)))
 
     def _batches(self, epoch: int, start: int) -> Iterator[list[Key]]:
         order = epoch_order(self.n, self.seed, epoch)
@@ -118,6 +112,9 @@ class TrainSampler(Sampler[list[Key]]):
 class EvalSampler(Sampler[list[Key]]):
     """Batches of keys for one rank of an evaluation: every sample once, in order, none repeated to fill a rank.
 
+    Attributes:
+        common: Number of batches that every rank has; some have one more.
+
     Raises:
         InputError: The split has fewer samples than there are processes.
     """
@@ -126,6 +123,7 @@ class EvalSampler(Sampler[list[Key]]):
         if n < ranks:
             raise InputError(f"the {split} split has {n} samples for {ranks} processes; each needs at least one")
         self.batch_size = batch_size
+        self.common = math.ceil(n // ranks / batch_size)
         self.first, self.last = cut(n, ranks, rank)
 
     def __len__(self) -> int:

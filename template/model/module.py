@@ -16,7 +16,7 @@ from template.data.transforms import Preprocessing
 from template.errors import InputError, did_you_mean
 from template.model.criterion import BinaryCrossEntropy, CrossEntropy, Task
 from template.model.metrics import build_metrics
-from template.model.network import Stem, build_network
+from template.model.network import Stem, build_network, load_weights
 from template.plain import plain
 from template.randomness import mix, seed_libraries
 
@@ -34,6 +34,7 @@ class Classifier(L.LightningModule):
         seed: The run's seed: dropout depends on (seed, epoch, batch, rank).
         network: ``small``, or the name of a torchvision classification network.
         pretrained: Start from torchvision's ImageNet weights.
+        weights: Start from the weights in this checkpoint, by name; to continue a run is something else (``--resume``).
         stem: ``small`` keeps the resolution in a ResNet's first layers, for images under about 64 pixels.
         width: Channels of ``small``'s first stage.
         dropout: Probability of dropping a feature before ``small``'s head.
@@ -59,6 +60,7 @@ class Classifier(L.LightningModule):
         seed: int = 0,
         network: str = "small",
         pretrained: bool = False,
+        weights: Path | None = None,
         stem: Stem = "default",
         width: int = 32,
         dropout: float = 0.0,
@@ -94,6 +96,8 @@ class Classifier(L.LightningModule):
         self.decay_norms_and_biases = decay_norms_and_biases
 
         self.network = build_network(network, len(class_names), pretrained, stem, width, dropout)
+        if weights is not None:
+            load_weights(self.network, weights)
         self.criterion: nn.Module = (
             CrossEntropy(label_smoothing, class_weights) if task == "multiclass" else BinaryCrossEntropy(class_weights)
         )
@@ -101,6 +105,7 @@ class Classifier(L.LightningModule):
         metrics = nn.ModuleDict({stage: build_metrics(task, len(class_names)) for stage in ("val", "test")})
         self.metrics = cast("dict[str, MetricCollection]", metrics)
         self.train_totals = Totals()
+        self._stored_totals: dict[str, Any] | None = None
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) normalised float to (B, K) logits."""
@@ -150,8 +155,10 @@ class Classifier(L.LightningModule):
     def on_train_batch_start(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         seed_libraries(mix(self.seed, self.trainer.current_epoch, batch_idx, self.trainer.global_rank))
 
-    def on_train_epoch_start(self) -> None:
-        self.train_totals.reset()
+    def on_train_start(self) -> None:
+        if self._stored_totals is not None:
+            self.train_totals.restore(self._stored_totals, self.device, self.trainer.is_global_zero)
+            self._stored_totals = None
 
     def on_validation_epoch_end(self) -> None:
         self._log_stage("val")
@@ -182,7 +189,11 @@ class Classifier(L.LightningModule):
             "model": dict(self.settings),
             "data": plain(self.data),
             "seed": self.seed,
+            "train_totals": self.train_totals.state(self.trainer),
         }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._stored_totals = checkpoint[CHECKPOINT_KEY]["train_totals"]
 
 
 def load_classifier(path: Path) -> tuple[Classifier, dict[str, Any]]:
@@ -208,7 +219,7 @@ def load_classifier(path: Path) -> tuple[Classifier, dict[str, Any]]:
         preprocessing=Preprocessing(**own["preprocessing"]),
         data=own["data"],
         seed=own["seed"],
-        **{**own["model"], "pretrained": False},
+        **{**own["model"], "pretrained": False, "weights": None},
     )
     classifier.load_state_dict(checkpoint["state_dict"])
     return classifier.eval(), checkpoint
@@ -227,24 +238,55 @@ def parameter_groups(network: nn.Module, weight_decay: float, decay_norms_and_bi
 
 
 class Totals:
-    """Sums over the training samples of an epoch, kept on the device so that no step waits for it."""
+    """Sums over training samples, kept on the device so that no step waits for it: of the epoch, and since a log line.
+
+    Attributes:
+        names: Names of the P values that are summed.
+        sums: (2, P + 1) sums of the epoch and since the last line, the number of samples last; None before the first.
+    """
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
         self.sums: Tensor | None = None
-        self.count = 0
-
-    def reset(self) -> None:
-        self.sums, self.count = None, 0
 
     def add(self, parts: Mapping[str, Tensor], count: int) -> None:
         """Add (B,) values by name, of ``count`` = B samples."""
+        first = next(iter(parts.values()))
         if self.sums is None:
-            first = next(iter(parts.values()))
             dtype = torch.float32 if first.device.type == "mps" else torch.float64
-            self.names, self.sums = tuple(parts), torch.zeros(len(parts), dtype=dtype, device=first.device)
-        self.sums += torch.stack([part.detach().sum(dtype=self.sums.dtype) for part in parts.values()])
-        self.count += count
+            self.names, self.sums = tuple(parts), torch.zeros(2, len(parts) + 1, dtype=dtype, device=first.device)
+        sums = [part.detach().sum(dtype=self.sums.dtype) for part in parts.values()]
+        self.sums += torch.stack([*sums, torch.full_like(sums[0], count)])
+
+    def since_line(self) -> dict[str, float]:
+        """Means by name over this rank's samples since the last call; waits for the device."""
+        if self.sums is None:
+            return {}
+        *sums, count = self.sums[1].tolist()
+        self.sums[1] = 0
+        return {name: total / count for name, total in zip(self.names, sums, strict=True)}
+
+    def of_epoch(self, trainer: L.Trainer) -> dict[str, float]:
+        """Means by name over the epoch's samples of all ranks, which all have to call; starts the next epoch."""
+        if self.sums is None:
+            return {}
+        *sums, count = trainer.strategy.reduce(self.sums[0].clone(), reduce_op="sum").tolist()
+        self.sums[0] = 0
+        return {name: total / count for name, total in zip(self.names, sums, strict=True)}
+
+    def state(self, trainer: L.Trainer) -> dict[str, Any]:
+        """What a checkpoint keeps: the epoch's sums over all ranks, and those of this rank since the last line."""
+        if self.sums is None:
+            return {}
+        epoch = trainer.strategy.reduce(self.sums[0].clone(), reduce_op="sum")
+        return {"names": list(self.names), "sums": torch.stack([epoch, self.sums[1]]).cpu()}
+
+    def restore(self, state: Mapping[str, Any], device: torch.device, first_rank: bool) -> None:
+        """Take up what a checkpoint keeps: rank 0 gets the sums of all ranks, the others start from nothing."""
+        self.sums = None
+        if state:
+            self.names = tuple(state["names"])
+            self.sums = (state["sums"] if first_rank else torch.zeros_like(state["sums"])).to(device)
 
 
 def _check_optimizer(name: str, arguments: dict[str, Any]) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:

@@ -1,5 +1,7 @@
 """What is trained: (B, 3, H, W) float to (B, K) logits. Fill this in for a new kind of network."""
 
+import logging
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -7,6 +9,7 @@ from torch import Tensor, nn
 
 from template.errors import InputError, did_you_mean
 
+log = logging.getLogger(__name__)
 Stem = Literal["default", "small"]
 
 
@@ -86,6 +89,35 @@ def build_network(
     if stem == "small":
         _small_stem(network, name)
     return network
+
+
+def load_weights(network: nn.Module, path: Path) -> None:
+    """Start from the weights of a checkpoint or of a state dict file, by name, and log what was not taken.
+
+    Raises:
+        InputError: The file cannot be read, or no name and shape in it fits the network.
+    """
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise InputError(f"model.weights: cannot read {path}: {str(error).splitlines()[0]}") from error
+    stored = {name.removeprefix("network."): tensor for name, tensor in stored.get("state_dict", stored).items()}
+    own = network.state_dict()
+    taken = {name: tensor for name, tensor in stored.items() if name in own and own[name].shape == tensor.shape}
+    if not taken:
+        raise InputError(
+            f"model.weights: nothing in {path} fits the network; its names start {', '.join([*stored][:3])}"
+        )
+    network.load_state_dict(taken, strict=False)
+    log.info(f"weights from {path}: {len(taken)} of {len(own)} tensors taken")
+    other_shape = [f"{name} {[*stored[name].shape]}" for name in stored if name in own and name not in taken]
+    for what, names in {
+        "of another shape, left as initialised": other_shape,
+        "in the file but not in the network": [name for name in stored if name not in own],
+        "not in the file, left as initialised": [name for name in own if name not in stored],
+    }.items():
+        if names:
+            log.info(f"  {len(names)} {what}: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}")
 
 
 def head_name(network: nn.Module) -> str:
