@@ -74,8 +74,9 @@ class Classifier(L.LightningModule):
         optimizer_options: Mapping[str, Any] | None = None,
     ) -> None:
         # All that the constructor was given but what comes from the data: a checkpoint rebuilds the module from it.
-        own = ("self", "__class__", "class_names", "preprocessing", "data", "seed")
-        settings = {name: value for name, value in locals().items() if name not in own}
+        settings = dict(locals())  # first of all: any local made before it would be among them
+        for name in ("self", "__class__", "class_names", "preprocessing", "data", "seed"):
+            settings.pop(name, None)
         super().__init__()
         if len(class_names) < 2:
             raise InputError(f"there must be at least 2 classes; found {len(class_names)}: {list(class_names)}")
