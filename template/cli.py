@@ -142,7 +142,7 @@ def parse_fit(arguments: Sequence[str]) -> tuple[Any, dict[str, Any], str]:
     except argparse.ArgumentError as error:
         raise _explained(error, list(parser.get_defaults().keys())) from error
     files = options.pop("config") or []
-    config = yaml.safe_load(parser.dump(options, skip_none=False))
+    config = yaml.safe_load(parser.dump(options, skip_unset=False))
     for own in ("resume", "accept_changes"):
         config.pop(own)
     name = Path(str(files[0])).stem if files else "unnamed"

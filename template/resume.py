@@ -120,7 +120,7 @@ def _cut_csv(path: Path, step: int) -> None:
     with path.open(newline="", encoding="utf-8") as file:
         header, *rows = list(csv.reader(file)) or [["step"]]
     text = io.StringIO(newline="")
-    csv.writer(text).writerows([header, *(row for row in rows if row and int(row[0]) <= step)])
+    csv.writer(text, lineterminator="\n").writerows([header, *(row for row in rows if row and int(row[0]) <= step)])
     write_whole(path, text.getvalue())
 
 

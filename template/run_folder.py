@@ -102,9 +102,12 @@ class MetricsCsv(Logger):
         self._row: dict[str, Any] = {}
         self._row_start = 0
         if path.exists():
-            with path.open(newline="", encoding="utf-8") as file:
-                self.columns = next(csv.reader(file), ["step"])
-            self._row_start = path.stat().st_size
+            header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            self.columns = next(csv.reader([header]))
+            if lines:  # the last row may still grow: by the final test, say
+                last = dict(zip(self.columns, next(csv.reader(lines[-1:])), strict=True))
+                self._row = {name: cell for name, cell in last.items() if cell} | {"step": int(last["step"])}
+            self._row_start = path.stat().st_size - len((lines or [""])[-1].encode())
 
     @property
     def name(self) -> str:
@@ -132,7 +135,7 @@ class MetricsCsv(Logger):
         if new or not self.path.exists():
             self._widen(new)
         text = io.StringIO(newline="")
-        csv.writer(text).writerow([self._row.get(name, "") for name in self.columns])
+        csv.writer(text, lineterminator="\n").writerow([self._row.get(name, "") for name in self.columns])
         with self.path.open("r+b", buffering=0) as file:  # one write: a kill leaves the old row or the new one
             file.seek(self._row_start)
             file.write(text.getvalue().encode())
@@ -148,7 +151,7 @@ class MetricsCsv(Logger):
         self.columns += new
         partial = self.path.with_name(f".{self.path.name}.partial")
         with partial.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
+            writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
             writer.writerows([*row, *[""] * (len(self.columns) - len(row))] for row in rows)
         os.replace(partial, self.path)

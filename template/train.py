@@ -170,7 +170,7 @@ def _trainer(options: Any, checkpoints: Checkpoints, folder: Path | None) -> L.T
     ]
     early = options.early_stopping
     if early.patience is not None:
-        callbacks.append(EarlyStop(checkpoints.monitor, early.min_delta, early.patience, mode=checkpoints.mode))
+        callbacks.append(EarlyStop(checkpoints.monitor, checkpoints.mode, early.patience, early.min_delta))
     arguments = options.trainer.as_dict()
     if arguments["enable_progress_bar"] is not False and _on_a_terminal():
         callbacks.append(Bar())
