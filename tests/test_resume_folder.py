@@ -18,7 +18,7 @@ from template.model.module import Classifier
 from template.run_folder import locked
 
 
-class KilledError(Exception):
+class KilledError(BaseException):
     """Stands for a kill: nothing of ours catches it."""
 
 
