@@ -6,12 +6,14 @@ import fcntl
 import io
 import json
 import logging
+import netrc
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import yaml
 from lightning.pytorch.loggers import Logger
@@ -70,7 +72,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def text_log(path: Path) -> Iterator[None]:
-    """Append everything that is logged, warnings included, to a file with the time of each line."""
+    """Append all that is logged, warnings included, to a file with the time of each line; also why it ends early."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     loggers = [logging.getLogger(name) for name in (__package__, "lightning.pytorch", "py.warnings")]
@@ -79,6 +81,12 @@ def text_log(path: Path) -> Iterator[None]:
         logger.addHandler(handler)
     try:
         yield
+    except BaseException as error:
+        record = logging.LogRecord(__name__, logging.ERROR, __file__, 0, "%r", (error,), None)
+        if not isinstance(error, InputError | KeyboardInterrupt):
+            record.exc_info = (type(error), error, error.__traceback__)
+        handler.handle(record)
+        raise
     finally:
         logging.captureWarnings(False)
         for logger in loggers:
@@ -159,38 +167,62 @@ class MetricsCsv(Logger):
 
 
 def wandb_mode(mode: WandbMode) -> Literal["online", "offline", "disabled"]:
-    """Resolve ``auto``: online when an account is configured, else offline; there is never a prompt."""
+    """Resolve ``auto``: WANDB_MODE, else online when an account is configured, else offline; there is no prompt."""
     if mode != "auto":
         return mode
     if os.environ.get("WANDB_MODE") in ("online", "offline", "disabled"):
         return os.environ["WANDB_MODE"]  # type: ignore[return-value]
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return "online"
     import wandb
 
-    return "online" if wandb.api.api_key else "offline"
+    settings = wandb.setup().settings
+    if settings.api_key:
+        return "online"
+    try:  # where `wandb login` puts the key
+        logins = netrc.netrc(os.environ.get("NETRC"))
+    except (OSError, netrc.NetrcParseError):
+        return "offline"
+    return "online" if logins.authenticators(urlsplit(settings.base_url).netloc) else "offline"
 
 
-def wandb_logger(
+@contextmanager
+def wandb_run(
     folder: Path, mode: WandbMode, project: str, name: str | None, tags: list[str], config: dict[str, Any]
-) -> Logger | None:
-    """A Weights & Biases logger with its files and its id in ``folder``/wandb, or None where it is disabled."""
+) -> Iterator[Logger | None]:
+    """A logger of a Weights & Biases run with its files and its id in ``folder``/wandb; None where it is disabled.
+
+    The run ends with the context, as crashed where that ends with an error.
+    """
     mode = wandb_mode(mode)
     if mode == "disabled":
-        return None
+        yield None
+        return
+    import wandb
     from lightning.pytorch.loggers import WandbLogger
 
     (folder / "wandb").mkdir(exist_ok=True)
     id_file = folder / "wandb" / "id.txt"
     if not id_file.exists():
         write_whole(id_file, secrets.token_hex(4) + "\n")
-    return WandbLogger(
-        project=project,
-        name=name or f"{folder.parent.name}/{folder.name}",
-        id=id_file.read_text().strip(),
-        save_dir=str(folder),
-        offline=mode == "offline",
-        tags=tags or None,
-        config=config,
-    )
+    try:  # not by Lightning, which warns about an argument that is gone and sets WANDB_MODE when it is too late
+        run = wandb.init(
+            project=project,
+            name=name or f"{folder.parent.name}/{folder.name}",
+            id=id_file.read_text().strip(),
+            resume=None if mode == "offline" else "allow",
+            dir=folder,
+            mode=mode,
+            tags=tags or None,
+            config=config,
+            settings=wandb.Settings(silent=mode == "offline"),
+        )
+    except wandb.Error as error:
+        raise InputError(f"Weights & Biases: {error}; try `wandb login`, or --wandb.mode offline") from error
+    with run:
+        run.define_metric("trainer/global_step")
+        run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        yield WandbLogger(experiment=run)
 
 
 def sync_command(folder: Path) -> str | None:

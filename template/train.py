@@ -30,7 +30,7 @@ from template.run_folder import (
     locked,
     sync_command,
     text_log,
-    wandb_logger,
+    wandb_run,
     write_config,
     write_metrics,
 )
@@ -131,7 +131,7 @@ def fit(
             write_config(folder, config, command)
             (folder / "metrics.json").unlink(missing_ok=True)
             stack.enter_context(text_log(folder / "train.log"))
-            trainer.loggers = _loggers(folder, options, config)
+            trainer.loggers = _loggers(folder, options, config, stack)
             _announce(datamodule, module, folder, resumed[1]["global_step"] if resumed else None)
         trainer.fit(module, datamodule, ckpt_path=str(resumed[0]) if resumed else None)
         final = _test(trainer, module, datamodule, checkpoints)
@@ -237,10 +237,10 @@ def _announce(datamodule: DataModule, module: Classifier, folder: Path, resumed_
     log.info(f"run folder {folder}" + (f", resumed at step {resumed_step}" if resumed_step is not None else ""))
 
 
-def _loggers(folder: Path, options: Any, config: dict[str, Any]) -> list[Any]:
+def _loggers(folder: Path, options: Any, config: dict[str, Any], stack: ExitStack) -> list[Any]:
     wandb = options.wandb
     loggers: list[Any] = [MetricsCsv(folder / "metrics.csv")]
-    logger = wandb_logger(folder, wandb.mode, wandb.project, wandb.name, wandb.tags, config)
+    logger = stack.enter_context(wandb_run(folder, wandb.mode, wandb.project, wandb.name, wandb.tags, config))
     if logger is not None:
         loggers.append(logger)
     if options.tensorboard:
