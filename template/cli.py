@@ -3,15 +3,16 @@
 import argparse
 import importlib
 import logging
-import re
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from template.errors import InputError, did_you_mean
+from template.options import config_lines, explained, values_of
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -40,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in rest
     rest = [argument for argument in rest if argument != "--debug"]
     if command not in COMMANDS:
-        print(f"error: no command {command!r}{did_you_mean(command, COMMANDS)} Commands: {', '.join(COMMANDS)}")
+        known = f"Commands: {', '.join(COMMANDS)}"
+        print(f"error: no command {command!r}{did_you_mean(command, COMMANDS)} {known}", file=sys.stderr)
         return 2
     run: Callable[[list[str]], None] = globals()[f"_{command}"]
     try:
@@ -118,35 +120,33 @@ def parse_fit(arguments: Sequence[str]) -> tuple[Any, dict[str, Any], str]:
         The options with their objects made, the same as plain values for config.yaml, and the config's name.
 
     Raises:
+        InputError: A config file cannot be read.
         argparse.ArgumentError: A key is unknown, with the nearest known one, or a value has the wrong type.
     """
     import yaml
 
     parser = fit_parser()
-    arguments = list(arguments)
-    run = next(
-        (
-            a.partition("=")[2] or "".join(arguments[i + 1 : i + 2])
-            for i, a in enumerate(arguments)
-            if a.partition("=")[0] == "--resume"
-        ),
-        None,
-    )
-    if run is not None:
+    resumed = values_of("--resume", arguments)
+    if resumed:
         from template.train import stored_config
 
-        stored_config(Path(run))
-        arguments = ["--config", str(Path(run) / "config.yaml"), *arguments]
+        stored_config(Path(resumed[-1]))
+        arguments = ["--config", str(Path(resumed[-1]) / "config.yaml"), *arguments]
+    known = list(parser.get_defaults().keys())
+    groups = {key[:end] for key in known for end, letter in enumerate(key) if letter == "."}
+    paths = [Path(value) for value in values_of("--config", arguments)]
+    lines = {path: config_lines(path, groups) for path in paths}
     try:
-        options = parser.parse_args(arguments)
+        options = parser.parse_args(list(arguments))
     except argparse.ArgumentError as error:
-        raise _explained(error, list(parser.get_defaults().keys())) from error
-    files = options.pop("config") or []
+        raise explained(error, [*known, *groups], f"{PROG} fit", arguments, lines) from error
+    del options["config"]
+    # jsonargparse leaves a default that is an enum as it is, such as that of lightning.pytorch.callbacks.Timer
+    yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represent_str(value.name))
     config = yaml.safe_load(parser.dump(options, skip_unset=False))
-    for own in ("resume", "accept_changes"):
-        config.pop(own)
-    name = Path(str(files[0])).stem if files else "unnamed"
-    return parser.instantiate(options), config, name
+    for own in ("resume", "accept_changes", "run_dir"):  # where a run went is not what it is
+        del config[own]
+    return parser.instantiate(options), config, paths[0].stem if paths else "unnamed"
 
 
 def _fit(arguments: list[str]) -> None:
@@ -159,24 +159,19 @@ def _fit(arguments: list[str]) -> None:
         print(folder)
 
 
-def _explained(error: argparse.ArgumentError, known: list[str]) -> argparse.ArgumentError:
-    """Say one line about an option that was not understood, with the nearest key where it is unknown."""
-    text = " ".join(str(error).replace("Parser key ", "").split())
-    group = re.search(r"Group '(\S+)' does not accept option '(\S+)'", text)
-    lone = re.search(r"(?:Unrecognized arguments: (?:--)?|Key '|option ')([\w.]+)", text, re.IGNORECASE)
-    key = f"{group[1]}.{group[2]}" if group else lone[1] if lone else None
-    if key is not None and key not in known:
-        return argparse.ArgumentError(None, f"no option {key!r}{did_you_mean(key, known)} See {PROG} fit --help")
-    return argparse.ArgumentError(None, text)
-
-
 # --- evaluate and predict ----------------------------------------------------------------------------------------
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"{PROG} {command}", description=COMMANDS[command], exit_on_error=False, allow_abbrev=False
-    )
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are exceptions, all of them."""
+
+    def error(self, message: str) -> NoReturn:
+        known = [option.lstrip("-") for option in self._option_string_actions]
+        raise explained(argparse.ArgumentError(None, message), known, self.prog)
+
+
+def _parser(command: str) -> _Parser:
+    parser = _Parser(prog=f"{PROG} {command}", description=COMMANDS[command], allow_abbrev=False)
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT|RUN", help="a .ckpt file, or a run: its best one")
     return parser
 
@@ -185,7 +180,7 @@ def _evaluate(arguments: list[str]) -> None:
     parser = _parser("evaluate")
     parser.add_argument("--split", choices=("val", "test"), default="test", help="which images (default: test)")
     parser.add_argument("--data.root", dest="root", type=Path, metavar="DIR", help="where the data is now")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(list(arguments))
     from template.results.evaluate import evaluate, print_metrics
 
     print_metrics(evaluate(options.checkpoint, options.split, options.root))
@@ -195,7 +190,7 @@ def _predict(arguments: list[str]) -> None:
     parser = _parser("predict")
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="images, or folders of images")
     parser.add_argument("--output", type=Path, default=Path("predictions.csv"), help="file to write (predictions.csv)")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(list(arguments))
     from template.results.predict import predict
 
     rows = predict(options.checkpoint, options.paths, options.output)
@@ -230,33 +225,36 @@ class _Console(logging.Handler):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+#: Warnings about what the template measures and prints itself, or has done; the last is between two libraries.
+SETTLED = (
+    ".*does not have many workers.*",
+    ".*using `DistributedSampler` with.*",
+    ".*sync_dist=True.*",
+    ".*smaller than the logging interval.*",
+    ".*LeafSpec",
+)
+
+
 class _Logging:
     """While a command runs, its log goes to the console: ours from INFO, Lightning's and warnings from WARNING."""
 
     def __enter__(self) -> None:
-        # Lightning sets up a handler of its own, which is taken away below.
+        # Lightning sets up a handler of its own, which is set aside below.
         rank = importlib.import_module("lightning.pytorch").utilities.rank_zero_only.rank
 
-        self.handler = _Console()
-        ours, lightning = logging.getLogger("template"), logging.getLogger("lightning.pytorch")
-        self.loggers = [ours, lightning, logging.getLogger("py.warnings")]
-        ours.propagate = False
-        ours.setLevel(logging.INFO if rank == 0 else logging.ERROR)
-        self.handler.setLevel(logging.INFO if rank == 0 else logging.ERROR)
+        handler = _Console()
+        handler.setLevel(logging.INFO if rank == 0 else logging.ERROR)
+        self.loggers = [logging.getLogger(name) for name in ("template", "lightning.pytorch", "py.warnings")]
+        self.before = [(logger, logger.handlers, logger.level, logger.propagate) for logger in self.loggers]
+        for logger in self.loggers:
+            logger.handlers, logger.propagate = [handler], False
+            logger.setLevel(handler.level)
         logging.captureWarnings(True)
-        for name in self.loggers:
-            name.addHandler(self.handler)
-        lightning.handlers = [self.handler]
-        # What these advise is measured and printed by the template itself, or done; the last is between two libraries.
-        for text in (
-            ".*does not have many workers.*",
-            ".*using `DistributedSampler` with.*",
-            ".*sync_dist=True.*",
-            ".*LeafSpec",
-        ):
+        for text in SETTLED:
             warnings.filterwarnings("ignore", message=text)
 
     def __exit__(self, *error: object) -> None:
-        for name in self.loggers:
-            name.removeHandler(self.handler)
         logging.captureWarnings(False)
+        for logger, handlers, level, propagate in self.before:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
