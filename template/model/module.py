@@ -85,6 +85,11 @@ class Classifier(L.LightningModule):
         for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
             if value < 0:
                 raise InputError(f"model.{name} is {value}; expected 0 or more")
+        for name, value in (("dropout", dropout), ("label_smoothing", label_smoothing)):
+            if not 0 <= value < 1:
+                raise InputError(f"model.{name} is {value}; expected 0 to 1, 1 excluded")
+        if width < 1:
+            raise InputError(f"model.width is {width}; expected 1 or more")
         self.class_names = tuple(class_names)
         self.preprocessing = preprocessing
         self.data = dict(data or {})
