@@ -9,7 +9,8 @@ import logging
 import netrc
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from template.errors import InputError
 
 WandbMode = Literal["auto", "online", "offline", "disabled"]
+_BEFORE_THE_FIRST_STEP = ("config.yaml", "train.log", ".lock", "checkpoints", "wandb", "tensorboard")
 
 
 def choose_folder(config_name: str, run_dir: Path | None) -> Path:
@@ -68,6 +70,20 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             raise InputError(f"another process is training in {folder}; wait for it or stop it first") from None
         yield
+
+
+@contextmanager
+def nothing_left(folder: Path, started: Callable[[], bool]) -> Iterator[None]:
+    """Remove a new run's folder when it fails before its first step, so that it is not mistaken for a run.
+
+    What a guard wrote there to be looked at stays, and the rest with it.
+    """
+    try:
+        yield
+    except Exception:
+        if not started() and all(entry.name in _BEFORE_THE_FIRST_STEP for entry in folder.iterdir()):
+            shutil.rmtree(folder)
+        raise
 
 
 @contextmanager

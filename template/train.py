@@ -28,6 +28,7 @@ from template.run_folder import (
     WandbMode,
     choose_folder,
     locked,
+    nothing_left,
     sync_command,
     text_log,
     wandb_run,
@@ -49,6 +50,10 @@ class EarlyStopOptions:
 
     patience: int | None = None
     min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.patience is not None and self.patience < 1:
+            raise InputError(f"early_stopping.patience is {self.patience}; expected 1 or more validations, or null")
 
 
 @dataclass
@@ -94,6 +99,8 @@ def fit(
     Raises:
         InputError: An option or the data is wrong, or no finite score was reached.
     """
+    if not 0 <= options.seed < 2**32:
+        raise InputError(f"seed is {options.seed}; expected 0 to {2**32 - 1}")
     L.seed_everything(options.seed, workers=False, verbose=False)
     datamodule = DataModule(**options.data.as_dict(), seed=options.seed)
     module = Classifier(
@@ -125,6 +132,8 @@ def fit(
     with ExitStack() as stack:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+            if resume is None:
+                stack.enter_context(nothing_left(folder, started=lambda: trainer.global_step > 0))
             stack.enter_context(locked(folder))
             if resume is not None:
                 tidy(folder, resumed)
@@ -168,10 +177,12 @@ def _trainer(options: Any, checkpoints: Checkpoints, folder: Path | None) -> L.T
         Signals(checkpoints),
         checkpoints,
     ]
-    early = options.early_stopping
+    early = EarlyStopOptions(**options.early_stopping.as_dict())
     if early.patience is not None:
         callbacks.append(EarlyStop(checkpoints.monitor, checkpoints.mode, early.patience, early.min_delta))
     arguments = options.trainer.as_dict()
+    if arguments["log_every_n_steps"] is not None and arguments["log_every_n_steps"] < 1:
+        raise InputError(f"trainer.log_every_n_steps is {arguments['log_every_n_steps']}; expected 1 or more")
     if arguments["enable_progress_bar"] is not False and _on_a_terminal():
         callbacks.append(Bar())
     else:
@@ -216,6 +227,11 @@ def _test(trainer: L.Trainer, module: Classifier, datamodule: DataModule, checkp
     """Metrics of the best checkpoint: those of its validation, and of the test split where there is one."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         return {}
+    if not checkpoints.best and checkpoints.monitor not in trainer.callback_metrics:
+        raise InputError(
+            f"the run ended after {trainer.global_step} steps and before its first validation, so there is no best "
+            "checkpoint; see trainer.max_epochs, .max_steps, .limit_val_batches and .check_val_every_n_epoch"
+        )
     if not checkpoints.best:
         raise InputError(
             f"no validation of this run gave a finite {checkpoints.monitor}, so there is no best checkpoint; "
