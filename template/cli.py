@@ -5,6 +5,7 @@ import importlib
 import logging
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -58,15 +59,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug or not _for_a_person(error):
             raise
-        print(f"error: {_one_line(error)}", file=sys.stderr)
+        more = "" if isinstance(error, InputError) else "; --debug shows where"
+        print(f"error: {_one_line(error)}{more}", file=sys.stderr)
         return 1
     return 0
 
 
 def _for_a_person(error: Exception) -> bool:
+    """Whether the message says enough: ours, the system's about a file, and Lightning's about an argument."""
     from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-    return isinstance(error, InputError | MisconfigurationException)
+    if isinstance(error, InputError | MisconfigurationException | OSError):
+        return True
+    raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+    return isinstance(error, ValueError) and "lightning" in Path(raised_in).parts
 
 
 def _one_line(error: Exception) -> str:

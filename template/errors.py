@@ -13,5 +13,6 @@ class InputError(ValueError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the known word nearest to ``word``, or else a full stop."""
-    nearest = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {nearest[0]!r}?" if nearest else "."
+    by_lower_case = {name.lower(): name for name in known}
+    nearest = difflib.get_close_matches(word.lower(), by_lower_case, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower_case[nearest[0]]!r}?" if nearest else "."

@@ -28,7 +28,7 @@ OURS = {
 
 def values_of(option: str, arguments: Sequence[str]) -> list[str]:
     """Values that a command line gives to an option, as ``--option value`` or ``--option=value``."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    pairs = zip(arguments, [*arguments, ""][1:], strict=True)
     return [a.partition("=")[2] or following for a, following in pairs if a == option or a.startswith(f"{option}=")]
 
 
