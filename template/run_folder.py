@@ -6,7 +6,6 @@ import fcntl
 import io
 import json
 import logging
-import netrc
 import os
 import secrets
 import shutil
@@ -14,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import yaml
 from lightning.pytorch.loggers import Logger
@@ -188,18 +186,12 @@ def wandb_mode(mode: WandbMode) -> Literal["online", "offline", "disabled"]:
         return mode
     if os.environ.get("WANDB_MODE") in ("online", "offline", "disabled"):
         return os.environ["WANDB_MODE"]  # type: ignore[return-value]
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+    if os.environ.get("WANDB_API_KEY"):
         return "online"
     import wandb
 
-    settings = wandb.setup().settings
-    if settings.api_key:
-        return "online"
-    try:  # where `wandb login` puts the key
-        logins = netrc.netrc(os.environ.get("NETRC"))
-    except (OSError, netrc.NetrcParseError):
-        return "offline"
-    return "online" if logins.authenticators(urlsplit(settings.base_url).netloc) else "offline"
+    # also reads the key that `wandb login` stored, for whichever host is in use
+    return "online" if wandb.login(prompt=False, verify=False) else "offline"
 
 
 @contextmanager
