@@ -17,6 +17,7 @@ from typing import Any, Literal
 import yaml
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from template.errors import InputError
 
@@ -72,13 +73,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def nothing_left(folder: Path, started: Callable[[], bool]) -> Iterator[None]:
-    """Remove a new run's folder when it fails before its first step, so that it is not mistaken for a run.
+    """Remove a new run's folder when it is refused before its first step, so that it is not mistaken for a run.
 
-    What a guard wrote there to be looked at stays, and the rest with it.
+    An error that nobody foresaw leaves it, with the traceback in train.log, and so does what a guard wrote there.
     """
     try:
         yield
-    except Exception:
+    except (ValueError, OSError, MisconfigurationException):
         if not started() and all(entry.name in _BEFORE_THE_FIRST_STEP for entry in folder.iterdir()):
             shutil.rmtree(folder)
         raise
