@@ -6,7 +6,6 @@ import fcntl
 import io
 import json
 import logging
-import netrc
 import os
 import secrets
 import shutil
@@ -14,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import yaml
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from template.errors import InputError
 
@@ -74,13 +73,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def nothing_left(folder: Path, started: Callable[[], bool]) -> Iterator[None]:
-    """Remove a new run's folder when it fails before its first step, so that it is not mistaken for a run.
+    """Remove a new run's folder when it is refused before its first step, so that it is not mistaken for a run.
 
-    What a guard wrote there to be looked at stays, and the rest with it.
+    An error that nobody foresaw leaves it, with the traceback in train.log, and so does what a guard wrote there.
     """
     try:
         yield
-    except Exception:
+    except (ValueError, OSError, MisconfigurationException):
         if not started() and all(entry.name in _BEFORE_THE_FIRST_STEP for entry in folder.iterdir()):
             shutil.rmtree(folder)
         raise
@@ -188,18 +187,12 @@ def wandb_mode(mode: WandbMode) -> Literal["online", "offline", "disabled"]:
         return mode
     if os.environ.get("WANDB_MODE") in ("online", "offline", "disabled"):
         return os.environ["WANDB_MODE"]  # type: ignore[return-value]
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+    if os.environ.get("WANDB_API_KEY"):
         return "online"
     import wandb
 
-    settings = wandb.setup().settings
-    if settings.api_key:
-        return "online"
-    try:  # where `wandb login` puts the key
-        logins = netrc.netrc(os.environ.get("NETRC"))
-    except (OSError, netrc.NetrcParseError):
-        return "offline"
-    return "online" if logins.authenticators(urlsplit(settings.base_url).netloc) else "offline"
+    # also reads the key that `wandb login` stored, for whichever host is in use
+    return "online" if wandb.login(prompt=False, verify=False) else "offline"
 
 
 @contextmanager
