@@ -178,10 +178,13 @@ class Checkpoints(Checkpoint):
 
 
 def _rescale(fit_loop: dict[str, Any], stored: int, now: int) -> None:
-    """Count the epoch's batches in another accumulation: a checkpoint lies between windows, so nothing is lost."""
+    """Count the epoch's batches in another accumulation: a checkpoint lies between windows, so nothing is lost.
+
+    The last window of an epoch may be short; counting it as a whole one says all the same that the epoch is done.
+    """
     for counts in fit_loop["epoch_loop.batch_progress"].values():
         if isinstance(counts, dict):
-            counts.update({name: count * now // stored for name, count in counts.items()})
+            counts.update({name: -(-count // stored) * now for name, count in counts.items()})
 
 
 class WholeFileIO(TorchCheckpointIO):

@@ -152,7 +152,7 @@ class DataModule(L.LightningDataModule):
             if sampler.dropped:
                 log.warning(
                     f"the last {sampler.dropped} of {len(index)} samples of each epoch are left out: too few for "
-                    f"{trainer.world_size} process(es) x {trainer.accumulate_grad_batches} accumulated batch(es)"
+                    f"{trainer.world_size} processes"
                 )
             if self.global_batch_size > len(index):
                 log.warning(

@@ -1,7 +1,8 @@
 """The order of training: an epoch's permutation, cut into global batches, cut into pieces for ranks and accumulation.
 
-Each global batch is one optimizer step. It is cut into (ranks x accumulation) nearly even pieces, so the last, smaller
-one is a whole accumulation window too, and every rank knows how many samples its window holds without asking.
+Each global batch is one optimizer step. It is cut into (ranks x accumulation) nearly even pieces; the last one of an
+epoch, which may be smaller, into as many batches a rank as have a sample for every rank. So every rank knows how many
+samples its window holds without asking.
 """
 
 import math
@@ -38,7 +39,7 @@ class TrainSampler(Sampler[list[Key]]):
             It is asked each time: a loader with workers makes two iterators where one would do, so none may count.
 
     Raises:
-        InputError: The split is too small to give every piece of one global batch a sample.
+        InputError: The global batch, or the split, is too small to give every piece a sample.
     """
 
     def __init__(
@@ -57,25 +58,23 @@ class TrainSampler(Sampler[list[Key]]):
                 f"data.global_batch_size is {global_batch_size}; {ranks} process(es) x {accumulation} accumulated "
                 f"batch(es) need at least {pieces}"
             )
-        if n < pieces:
-            raise InputError(
-                f"the training split has {n} samples; {ranks} process(es) x {accumulation} accumulated batch(es) "
-                f"need at least {pieces}"
-            )
+        if n < ranks:
+            raise InputError(f"the training split has {n} samples for {ranks} processes; each needs at least one")
         self.n = n
         self.global_batch_size = global_batch_size
         self.seed = seed
         self.ranks = ranks
         self.rank = rank
         self.accumulation = accumulation
-        tail = n % global_batch_size
-        self.dropped = tail if tail < pieces else 0
-        self.steps = math.ceil((n - self.dropped) / global_batch_size)
+        full, tail = divmod(n, global_batch_size)
+        tail_batches = min(accumulation, tail // ranks)
+        self.dropped = 0 if tail_batches else tail
+        self.batches = full * accumulation + tail_batches
         self.position = position
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank, whatever the position: the Trainer counts them from the epoch's start."""
-        return self.steps * self.accumulation
+        return self.batches
 
     def window_size(self, batch: int, limit: int | None = None) -> int:
         """Samples over all ranks in the accumulation window that a batch belongs to.
@@ -84,13 +83,10 @@ class TrainSampler(Sampler[list[Key]]):
             batch: The batch's number in its epoch.
             limit: Batches of the epoch that are run, where ``limit_train_batches`` ends it early, perhaps in a window.
         """
-        step, _ = divmod(batch, self.accumulation)
-        size = self._step_size(step)
-        micro_batches = self.accumulation
-        if limit is not None:
-            micro_batches = min(micro_batches, limit - step * self.accumulation)
-        pieces = self.ranks * self.accumulation
-        return cut(size, pieces, micro_batches * self.ranks - 1)[1]
+        step = batch // self.accumulation
+        size, batches = self._window(step)
+        run = batches if limit is None else min(batches, limit - step * self.accumulation)
+        return cut(size, self.ranks * batches, self.ranks * run - 1)[1]
 
     def __iter__(self) -> Iterator[list[Key]]:
         return self._batches(*self.position(len(self)))
@@ -99,14 +95,15 @@ class TrainSampler(Sampler[list[Key]]):
         order = epoch_order(self.n, self.seed, epoch)
         for batch in range(start, len(self)):
             step, micro_batch = divmod(batch, self.accumulation)
-            first, last = cut(
-                self._step_size(step), self.ranks * self.accumulation, micro_batch * self.ranks + self.rank
-            )
+            size, batches = self._window(step)
+            first, last = cut(size, self.ranks * batches, micro_batch * self.ranks + self.rank)
             offset = step * self.global_batch_size
             yield [(epoch, index) for index in order[offset + first : offset + last].tolist()]
 
-    def _step_size(self, step: int) -> int:
-        return min(self.global_batch_size, self.n - self.dropped - step * self.global_batch_size)
+    def _window(self, step: int) -> tuple[int, int]:
+        """Samples over all ranks, and batches a rank, of one optimizer step."""
+        size = min(self.global_batch_size, self.n - self.dropped - step * self.global_batch_size)
+        return size, min(self.accumulation, self.batches - step * self.accumulation)
 
 
 class EvalSampler(Sampler[list[Key]]):
