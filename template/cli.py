@@ -168,6 +168,9 @@ def _fit(arguments: list[str]) -> None:
 # --- evaluate and predict ----------------------------------------------------------------------------------------
 
 
+_PATHS = "images, folders of images, or manifests: .csv, .tsv or .jsonl with a path each row"
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are exceptions, all of them."""
 
@@ -194,13 +197,23 @@ def _evaluate(arguments: list[str]) -> None:
 
 def _predict(arguments: list[str]) -> None:
     parser = _parser("predict")
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="images, or folders of images")
-    parser.add_argument("--output", type=Path, default=Path("predictions.csv"), help="file to write (predictions.csv)")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help=_PATHS)
+    parser.add_argument(
+        "--output", type=Path, default=Path("predictions.csv"), help=".csv, .jsonl or .parquet file (predictions.csv)"
+    )
+    parser.add_argument("--top_k", type=int, default=1, help="classes a row, the most probable first (1)")
+    parser.add_argument("--flip", action="store_true", help="average each image with its mirror image")
+    parser.add_argument("--batch_size", type=int, default=64, help="images at a time (64)")
+    parser.add_argument("--processes", type=int, default=1, help="that read and compute, writing one file (1)")
     options = parser.parse_args(list(arguments))
     from template.results.predict import predict
 
-    rows = predict(options.checkpoint, options.paths, options.output)
-    print(f"{rows} predictions in {options.output}")
+    given = (options.top_k, options.flip, options.batch_size, options.processes)
+    rows, unreadable = predict(options.checkpoint, options.paths, options.output, *given)
+    print(
+        f"{rows} rows in {options.output}"
+        + (f"; {unreadable} file{'s' * (unreadable > 1)} could not be read" if unreadable else "")
+    )
 
 
 # --- what is printed ---------------------------------------------------------------------------------------------

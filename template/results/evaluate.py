@@ -10,7 +10,7 @@ from template.callbacks.checkpoints import LAST
 from template.callbacks.step_log import stage_values
 from template.data.datamodule import DataModule
 from template.errors import InputError
-from template.model.module import load_classifier
+from template.model.module import Classifier, load_classifier
 
 
 def evaluate(path: Path, split: Literal["val", "test"] = "test", root: Path | None = None) -> dict[str, float]:
@@ -24,6 +24,21 @@ def evaluate(path: Path, split: Literal["val", "test"] = "test", root: Path | No
     Raises:
         InputError: The checkpoint or the data cannot be read, or their classes differ.
     """
+    module, datamodule = load_with_data(path, root)
+    trainer = L.Trainer(
+        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, devices=1
+    )
+    run = trainer.validate if split == "val" else trainer.test
+    run(module, datamodule, verbose=False)
+    return stage_values(trainer, split)
+
+
+def load_with_data(path: Path, root: Path | None = None) -> tuple[Classifier, DataModule]:
+    """The classifier of a checkpoint, or of a run's best one, and the data that it was trained with.
+
+    Raises:
+        InputError: The checkpoint or the data cannot be read, or their classes differ.
+    """
     module, checkpoint = load_classifier(find_checkpoint(path))
     settings = checkpoint["template"]["data"]
     settings["root"] = Path(root or settings["root"])
@@ -33,12 +48,7 @@ def evaluate(path: Path, split: Literal["val", "test"] = "test", root: Path | No
             f"the data in {datamodule.root} has classes {', '.join(datamodule.class_names)}, and {path} was trained "
             f"on {', '.join(module.class_names)}"
         )
-    trainer = L.Trainer(
-        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, devices=1
-    )
-    run = trainer.validate if split == "val" else trainer.test
-    run(module, datamodule, verbose=False)
-    return stage_values(trainer, split)
+    return module, datamodule
 
 
 def find_checkpoint(path: Path) -> Path:
