@@ -23,6 +23,7 @@ COMMANDS = {
     "fit": "train from a config, then test the best checkpoint",
     "evaluate": "print the metrics of a checkpoint",
     "predict": "write class names and probabilities for images",
+    "export": "write a checked deployment file: uint8 images in, probabilities out",
 }
 
 
@@ -214,6 +215,25 @@ def _predict(arguments: list[str]) -> None:
         f"{rows} rows in {options.output}"
         + (f"; {unreadable} file{'s' * (unreadable > 1)} could not be read" if unreadable else "")
     )
+
+
+def _export(arguments: list[str]) -> None:
+    parser = _parser("export")
+    parser.add_argument("--format", choices=("onnx", "pt2", "torchscript"), required=True, help="kind of file")
+    parser.add_argument("--output", type=Path, help="file to write (model.onnx, .pt2 or .pt beside the checkpoint)")
+    parser.add_argument("--dynamic_size", action="store_true", help="leave height and width open, not only the batch")
+    parser.add_argument("--data.root", dest="root", type=Path, metavar="DIR", help="where the data is now")
+    parser.add_argument("--skip_timing", action="store_true", help="do not compare speeds, which compiles the network")
+    options = parser.parse_args(arguments)
+    from template.results.export import export, print_comparisons
+
+    exported = export(options.checkpoint, options.format, options.output, options.dynamic_size, options.root)
+    print_comparisons(exported)
+    if not options.skip_timing:
+        from template.results.speed import measure, print_speeds
+
+        print_speeds(measure(options.checkpoint, options.format, exported.path))
+    print(exported.path)
 
 
 # --- what is printed ---------------------------------------------------------------------------------------------
