@@ -23,6 +23,7 @@ COMMANDS = {
     "fit": "train from a config, then test the best checkpoint",
     "evaluate": "print the metrics of a checkpoint",
     "predict": "write class names and probabilities for images",
+    "report": "write a run's report, or compare several runs: pictures and tables",
     "export": "write a checked deployment file: uint8 images in, probabilities out",
 }
 
@@ -215,6 +216,24 @@ def _predict(arguments: list[str]) -> None:
         f"{rows} rows in {options.output}"
         + (f"; {unreadable} file{'s' * (unreadable > 1)} could not be read" if unreadable else "")
     )
+
+
+def _report(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog=f"{PROG} report", description=COMMANDS["report"], exit_on_error=False, allow_abbrev=False
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders; several are compared")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="of a comparison (comparison/ beside the runs)")
+    parser.add_argument("--data.root", dest="root", type=Path, metavar="DIR", help="where the data is now")
+    options = parser.parse_args(arguments)
+    if len(options.runs) == 1:
+        from template.results.report import report
+
+        print(report(options.runs[0], options.root)[0])
+    else:
+        from template.results.compare import compare
+
+        print(compare(options.runs, options.output, options.root))
 
 
 def _export(arguments: list[str]) -> None:

@@ -1,14 +1,20 @@
 """Metrics of a checkpoint on a split of the data that it was trained with."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch as L
+import numpy as np
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
 
 from template.callbacks.checkpoints import LAST
 from template.callbacks.step_log import stage_values
-from template.data.datamodule import DataModule
+from template.data.datamodule import DataModule, KeyedBatches
+from template.data.dataset import Images
+from template.data.sampler import EvalSampler
 from template.errors import InputError
 from template.model.module import Classifier, load_classifier
 
@@ -49,6 +55,55 @@ def load_with_data(path: Path, root: Path | None = None) -> tuple[Classifier, Da
             f"on {', '.join(module.class_names)}"
         )
     return module, datamodule
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A network's outputs for a split, in the order of its index.
+
+    Attributes:
+        split: Which split.
+        targets: (N,) int64 class numbers, or (N, K) for multi-label.
+        probabilities: (N, K) float32.
+        losses: (N,) float32.
+    """
+
+    split: str
+    targets: np.ndarray
+    probabilities: np.ndarray
+    losses: np.ndarray
+
+
+def predict_split(module: Classifier, datamodule: DataModule, split: str, batch_size: int = 64) -> Predictions:
+    """Every sample of a split once, in one process, with no Trainer: it may be called by one rank alone.
+
+    Raises:
+        InputError: There is no such split, or one of its images cannot be read.
+    """
+    if split not in datamodule.splits:
+        raise InputError(f"the data in {datamodule.root} has no {split} split; it has {', '.join(datamodule.splits)}")
+    index = datamodule.splits[split]
+    loader = DataLoader(
+        KeyedBatches(Images(index, module.preprocessing.sample), module.seed),
+        batch_sampler=EvalSampler(len(index), batch_size),
+        num_workers=datamodule.num_workers,
+        collate_fn=_as_it_is,
+    )
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    module.eval().to(device)
+    outputs: list[tuple[Tensor, Tensor, Tensor]] = []
+    with torch.inference_mode():
+        for batch in loader:
+            logits = module(module.preprocessing.normalise(batch["image"].to(device))).float()
+            target = batch["target"].to(device)
+            losses = module.criterion(logits, target)["loss"]
+            outputs.append((target.cpu(), module.probabilities(logits).cpu(), losses.cpu()))
+    targets, probabilities, losses = (torch.cat(parts).numpy() for parts in zip(*outputs, strict=True))
+    return Predictions(split, targets, probabilities, losses)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def find_checkpoint(path: Path) -> Path:
