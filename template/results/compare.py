@@ -61,7 +61,7 @@ def compare(folders: Sequence[Path], output: Path | None = None, root: Path | No
             "intervals", figures.intervals([names[i] for i in judged], accuracies, bounds, "accuracy"), wide=True
         )
     curves = {name: run.curves for name, run in zip(names, runs, strict=True)}
-    page.picture("curves", figures.overlaid_curves(curves, runs[0].monitor), wide=True)
+    page.picture("curves", figures.overlaid_curves(curves, runs[0].score), wide=True)
     return page.write(output)
 
 

@@ -33,13 +33,11 @@ def _plain(axes: Axes, title: str, x: str = "", y: str = "") -> None:
     axes.set_axisbelow(True)
 
 
-def learning_curves(curves: Mapping[str, Curve], monitor: str = "val/accuracy") -> Figure:
-    """Loss, the monitored metric and the learning rate over the steps of one run."""
+def learning_curves(curves: Mapping[str, Curve], score: str = "val/accuracy") -> Figure:
+    """Loss, a score and the learning rate over the steps of one run."""
     made = figure(12.4, 3.4)
-    loss, score, rate = made.subplots(1, 3)
-    metric = monitor.split("/")[-1]
-    names = ((loss, "loss"),) if metric == "loss" else ((loss, "loss"), (score, metric))
-    for axes, name in names:
+    loss, scored, rate = made.subplots(1, 3)
+    for axes, name in ((loss, "loss"), (scored, score.split("/")[-1])):
         for stage, colour in (("train", GREY), ("val", BLUE)):
             column = f"{stage}/{name}"
             means = f"train/epoch_{name}"
@@ -51,8 +49,6 @@ def learning_curves(curves: Mapping[str, Curve], monitor: str = "val/accuracy") 
         _plain(axes, name.replace("_", " "), "step")
     if (values := curves.get("train/loss")) is not None and np.nanmax(values[1]) > 20 * np.nanmin(values[1]) > 0:
         loss.set_yscale("log")
-    if metric == "loss":
-        score.set_axis_off()
     if "train/learning_rate" in curves:
         rate.plot(*curves["train/learning_rate"], color=ORANGE, marker=_marker(curves["train/learning_rate"]))
     rate.set_ylim(bottom=0)
@@ -61,11 +57,11 @@ def learning_curves(curves: Mapping[str, Curve], monitor: str = "val/accuracy") 
     return made
 
 
-def overlaid_curves(runs: Mapping[str, Mapping[str, Curve]], monitor: str = "val/accuracy") -> Figure:
-    """Validation loss and the monitored metric of several runs."""
+def overlaid_curves(runs: Mapping[str, Mapping[str, Curve]], score: str = "val/accuracy") -> Figure:
+    """Validation loss and a score of several runs."""
     made = figure(12.4, 3.8)
     pair = made.subplots(1, 2)
-    for axes, column in zip(pair, dict.fromkeys(("val/loss", monitor)), strict=False):
+    for axes, column in zip(pair, dict.fromkeys(("val/loss", score)), strict=False):
         for number, (name, curves) in enumerate(runs.items()):
             if column in curves:
                 colour = _COLOURS[number % len(_COLOURS)]

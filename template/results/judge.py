@@ -78,8 +78,9 @@ def judge(folder: Path, root: Path | None = None, datamodule: DataModule | None 
         "macro_f1": float(np.nan_to_num(each.f1[(each.support > 0) | ~np.isnan(each.f1)]).mean()),
         "loss": float(predictions.losses.mean()),
         "calibration_error": scores.calibration(predictions.targets, predictions.probabilities).error,
-        "fingerprints": {
-            name: [len(index), len(index.class_names), index.fingerprint()] for name, index in datamodule.splits.items()
+        "data": {
+            split: [len(datamodule.splits[split]), len(module.class_names), fingerprint]
+            for split, fingerprint in datamodule.fingerprints().items()
         },
     }
     return Judged(predictions, datamodule.splits[split], module, values)

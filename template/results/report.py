@@ -56,9 +56,9 @@ def report(folder: Path, root: Path | None = None, datamodule: DataModule | None
     page.cards(_cards(run, judged))
     if trouble:
         page.note(trouble)
-    page.picture("curves", figures.learning_curves(run.curves, run.monitor), wide=True)
+    page.picture("curves", figures.learning_curves(run.curves, run.score), wide=True)
     if judged is not None:
-        _add_judgement(page, judged)
+        add_judgement(page, judged)
     page.table("data", ("split", "samples", "classes", "fingerprint"), _data_rows(run, judged), text=True)
     page.table("settings", ("setting", "value"), _setting_rows(run), text=True)
     page.details("config.yaml", (run.folder / "config.yaml").read_text(encoding="utf-8"))
@@ -86,15 +86,16 @@ def _cards(run: Run, judged: Judged | None) -> dict[str, tuple[str, str]]:
         waiting = run.curves.get("train/data_wait", (None, np.array([np.nan])))[1]
         speed = np.median(run.curves["train/images_per_second"][1])
         cards["throughput"] = (f"{speed:,.0f}/s", f"images; {np.median(waiting):.0%} of the time waiting for data")
+    epochs = run.config["trainer"].get("max_epochs")
     if run.final:
-        epochs = run.final["epochs"]
-        cards["length"] = (f"{epochs} epoch{'s' * (epochs != 1)}", f"{run.final['steps']:,} steps")
+        cards["length"] = (f"{run.final['steps']:,} steps", f"max_epochs {epochs}" if epochs else "")
     else:
         cards["length"] = ("unfinished", "no metrics.json")
     return cards
 
 
-def _add_judgement(page: Page, judged: Judged) -> None:
+def add_judgement(page: Page, judged: Judged) -> None:
+    """Confusion, calibration, classes and mistakes."""
     names, predictions = judged.module.class_names, judged.predictions
     targets, probabilities = predictions.targets, predictions.probabilities
     calibrated = figures.reliability(scores.calibration(targets, probabilities))
@@ -134,7 +135,7 @@ def _step(checkpoint: str) -> str:
 def _data_rows(run: Run, judged: Judged | None) -> list[tuple[Any, ...]]:
     if judged is None:
         return [(run.config["data"]["root"], "–", "–", "–")]
-    return [(split, *values) for split, values in judged.values["fingerprints"].items()]
+    return [(split, *values) for split, values in judged.values["data"].items()]
 
 
 def _setting_rows(run: Run) -> list[tuple[str, str]]:

@@ -41,6 +41,11 @@ class Run:
     def monitor(self) -> str:
         return str(self.config["checkpoints"]["monitor"])
 
+    @property
+    def score(self) -> str:
+        """The metric that is drawn beside the loss: the monitored one, or the accuracy where that is the loss."""
+        return "val/accuracy" if self.monitor == "val/loss" else self.monitor
+
 
 def read_run(folder: Path) -> Run:
     """Read what a run folder says of itself.
