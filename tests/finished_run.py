@@ -11,10 +11,19 @@ from template.cli import main
 
 CLASSES = ("2", "10", "猫 1")
 ARGUMENTS = [
-    *("--wandb.mode", "disabled", "--seed", "3", "--trainer.max_epochs", "4", "--trainer.log_every_n_steps", "2"),
-    *("--trainer.accelerator", "cpu", "--data.global_batch_size", "16", "--data.preprocessing.size", "16"),
+    *("--wandb.mode", "disabled", "--seed", "3", "--trainer.max_epochs", "8", "--trainer.log_every_n_steps", "2"),
+    *("--trainer.accelerator", "cpu", "--data.global_batch_size", "8", "--data.preprocessing.size", "16"),
     *("--data.preprocessing.resize", "18", "--data.preprocessing.mean", "[0.3,0.3,0.3]"),
-    *("--data.preprocessing.std", "[0.2,0.2,0.2]", "--model.width", "4", "--model.learning_rate", "0.01"),
+    *(
+        "--data.preprocessing.std",
+        "[0.2,0.2,0.2]",
+        "--model.width",
+        "4",
+        "--model.learning_rate",
+        "0.01",
+        "--checkpoints.keep_best",
+        "1",
+    ),
 ]
 
 
@@ -28,7 +37,7 @@ def write_images(root: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             shape = (int(random.integers(18, 30)), int(random.integers(18, 30)), 3)
             pixels = random.integers(0, 200, shape)
-            pixels[..., number] += int(random.integers(0, 55))
+            pixels[..., number] += int(random.integers(10, 55))
             Image.fromarray(pixels.astype(np.uint8)).save(folder / f"ñ{row}.png")
 
 

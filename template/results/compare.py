@@ -85,7 +85,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
     flat = [flatten(run.config) for run in runs]
     names = dict.fromkeys(name for settings in flat for name in settings)
     different = [name for name in names if any(settings.get(name) != flat[0].get(name) for settings in flat)]
-    return [name for name in different if name == "seed" or name not in _OF_THE_RUN]
+    return ["seed"] * ("seed" in different) + [name for name in different if name not in _OF_THE_RUN]
 
 
 def by_setting(runs: Sequence[Run]) -> list[list[int]]:

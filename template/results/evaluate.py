@@ -17,6 +17,7 @@ from template.data.dataset import Images
 from template.data.sampler import EvalSampler
 from template.errors import InputError
 from template.model.module import Classifier, load_classifier
+from template.resume import read_last
 
 
 def evaluate(path: Path, split: Literal["val", "test"] = "test", root: Path | None = None) -> dict[str, float]:
@@ -110,17 +111,16 @@ def find_checkpoint(path: Path) -> Path:
     """The checkpoint itself, or the best one of a run folder, or its last where no best is left.
 
     Raises:
-        InputError: There is none.
+        InputError: There is none, or none that can be read.
     """
     if path.is_file():
         return path
-    last = path / "checkpoints" / LAST
-    if not last.is_file():
+    found = read_last(path)
+    if found is None:
         raise InputError(f"{path} is neither a checkpoint nor a run folder with {Path('checkpoints') / LAST}")
-    callbacks = torch.load(last, map_location="cpu", weights_only=True)["callbacks"]
-    best: list[tuple[float, str]] = next(
-        (state["best"] for key, state in callbacks.items() if key.startswith("Checkpoints")), []
-    )
+    last, checkpoint = found
+    states = (state["best"] for key, state in checkpoint["callbacks"].items() if key.startswith("Checkpoints"))
+    best: list[tuple[float, str]] = next(states, [])
     return next((file for _, name in best if (file := last.parent / name).is_file()), last)
 
 

@@ -45,9 +45,12 @@ def learning_curves(curves: Mapping[str, Curve], score: str = "val/accuracy") ->
                 column = means
             if column in curves:
                 axes.plot(*curves[column], color=colour, label=stage, marker=_marker(curves[column]))
-        axes.legend(frameon=False)
+        if axes.lines:
+            axes.legend(frameon=False)
         _plain(axes, name.replace("_", " "), "step")
-    if (values := curves.get("train/loss")) is not None and np.nanmax(values[1]) > 20 * np.nanmin(values[1]) > 0:
+    values = curves["train/loss"][1] if "train/loss" in curves else np.empty(0)
+    values = values[np.isfinite(values)]
+    if len(values) and values.max() > 20 * values.min() > 0:
         loss.set_yscale("log")
     if "train/learning_rate" in curves:
         rate.plot(*curves["train/learning_rate"], color=ORANGE, marker=_marker(curves["train/learning_rate"]))
