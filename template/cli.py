@@ -220,13 +220,11 @@ def _predict(arguments: list[str]) -> None:
 
 
 def _report(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog=f"{PROG} report", description=COMMANDS["report"], exit_on_error=False, allow_abbrev=False
-    )
+    parser = _Parser(prog=f"{PROG} report", description=COMMANDS["report"], allow_abbrev=False)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders; several are compared")
     parser.add_argument("--output", type=Path, metavar="DIR", help="of a comparison (comparison/ beside the runs)")
     parser.add_argument("--data.root", dest="root", type=Path, metavar="DIR", help="where the data is now")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(list(arguments))
     if len(options.runs) == 1:
         from template.results.report import report
 
@@ -244,7 +242,7 @@ def _export(arguments: list[str]) -> None:
     parser.add_argument("--dynamic_size", action="store_true", help="leave height and width open, not only the batch")
     parser.add_argument("--data.root", dest="root", type=Path, metavar="DIR", help="where the data is now")
     parser.add_argument("--skip_timing", action="store_true", help="do not compare speeds, which compiles the network")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(list(arguments))
     from template.results.export import export, print_comparisons
 
     exported = export(options.checkpoint, options.format, options.output, options.dynamic_size, options.root)
