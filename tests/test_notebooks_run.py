@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from finished_run import run
-from matplotlib.figure import Figure
+
+from template.results.figures import Picture
 
 __all__ = ["run"]
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
@@ -38,21 +39,23 @@ def beside_runs(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     """A working folder with the run where the notebooks look for the newest."""
     (tmp_path / "runs" / "x").mkdir(parents=True)
     (tmp_path / "runs" / "x" / "now").symlink_to(run)
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")  # where Jupyter starts a notebook
     return tmp_path
 
 
 def test_the_notebook_of_a_run_shows_curves_confusion_calibration_and_mistakes(beside_runs: Path) -> None:
     shown = execute("look_at_a_run.ipynb")
-    assert sum(isinstance(value, Figure) for value in shown) == 4
+    assert sum(isinstance(value, Picture) for value in shown) == 4
     assert shown[0] == beside_runs / "runs" / "x" / "now"
+    assert all(value._repr_png_().startswith(b"\x89PNG") for value in shown if isinstance(value, Picture))
 
 
 def test_the_notebook_of_predictions_shows_images_and_certainty(
     beside_runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = execute("look_at_predictions.ipynb")
-    assert sum(isinstance(value, Figure) for value in shown) == 2
+    assert sum(isinstance(value, Picture) for value in shown) == 2
     printed = capsys.readouterr().out
     assert "20 images; 3 classes: 10, 2, 猫 1" in printed
     assert "'class_3': " in printed

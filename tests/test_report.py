@@ -26,7 +26,6 @@ from template.results.compare import compare
 from template.results.evaluate import Predictions
 from template.results.figures import confusion, learning_curves, overlaid_curves
 from template.results.judge import Judged, judge
-from template.results.page import png
 from template.results.predict import Predictor
 from template.results.report import add_judgement, report
 from template.results.wandb_report import LAST_LIVES, log_checkpoints, log_report
@@ -157,7 +156,7 @@ def test_pictures_are_drawn_for_many_classes_for_any_script_and_for_a_run_of_one
     one = {"val/loss": (np.array([1]), np.array([2.0])), "train/loss": (np.array([1]), np.array([float("nan")]))}
     drawn = [confusion(counts, many), confusion(counts[:2, :2], ("猫", "كلب")), learning_curves(one)]
     drawn += [learning_curves({}), overlaid_curves({"a": one, "b": {}})]
-    assert all(png(figure).startswith(b"\x89PNG") for figure in drawn)
+    assert all(figure.png().startswith(b"\x89PNG") for figure in drawn)
 
 
 def _variant(copied: Path, name: str, seed: int, accuracy: float, width: int = 4) -> Path:

@@ -1,6 +1,8 @@
 """The pictures of a report, each a matplotlib Figure that needs no display."""
 
+import io
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -17,9 +19,24 @@ BLUE, ORANGE, GREY, RED = "#2f6fb0", "#d9772b", "#8a8f98", "#b3362b"
 _COLOURS = (BLUE, ORANGE, "#3a9a5b", RED, "#7a5ab5", "#8c6d4f", "#d069a8", "#5d6570")
 
 
-def figure(width: float, height: float, layout: Literal["constrained", "compressed"] = "constrained") -> Figure:
+class Picture(Figure):
+    """A figure that draws itself as a PNG file, as notebooks ask of what they show."""
+
+    def png(self) -> bytes:
+        """The bytes of a PNG file; letters that no font here has become boxes."""
+        buffer = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+            self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+    def _repr_png_(self) -> bytes:
+        return self.png()
+
+
+def figure(width: float, height: float, layout: Literal["constrained", "compressed"] = "constrained") -> Picture:
     """An empty figure of so many inches, at 110 dots an inch."""
-    made = Figure(figsize=(width, height), dpi=110, layout=layout)
+    made = Picture(figsize=(width, height), dpi=110, layout=layout)
     FigureCanvasAgg(made)
     return made
 
@@ -33,7 +50,7 @@ def _plain(axes: Axes, title: str, x: str = "", y: str = "") -> None:
     axes.set_axisbelow(True)
 
 
-def learning_curves(curves: Mapping[str, Curve], score: str = "val/accuracy") -> Figure:
+def learning_curves(curves: Mapping[str, Curve], score: str = "val/accuracy") -> Picture:
     """Loss, a score and the learning rate over the steps of one run."""
     made = figure(12.4, 3.4)
     loss, scored, rate = made.subplots(1, 3)
@@ -60,7 +77,7 @@ def learning_curves(curves: Mapping[str, Curve], score: str = "val/accuracy") ->
     return made
 
 
-def overlaid_curves(runs: Mapping[str, Mapping[str, Curve]], score: str = "val/accuracy") -> Figure:
+def overlaid_curves(runs: Mapping[str, Mapping[str, Curve]], score: str = "val/accuracy") -> Picture:
     """Validation loss and a score of several runs."""
     made = figure(12.4, 3.8)
     pair = made.subplots(1, 2)
@@ -80,7 +97,7 @@ def _marker(curve: Curve) -> str:
     return "o" if len(curve[0]) < 3 else ""
 
 
-def confusion(counts: np.ndarray, names: Sequence[str]) -> Figure:
+def confusion(counts: np.ndarray, names: Sequence[str]) -> Picture:
     """Confusion matrix, coloured by the share of the true class; counts are written in while they can be read."""
     classes = len(names)
     made = figure(6.1, 5.4, "compressed")
@@ -107,7 +124,7 @@ def confusion(counts: np.ndarray, names: Sequence[str]) -> Figure:
     return made
 
 
-def reliability(values: Calibration) -> Figure:
+def reliability(values: Calibration) -> Picture:
     """Share that was right over the predicted probability, and how many predictions there are of each."""
     made = figure(6.1, 5.4)
     top, bottom = made.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -128,7 +145,7 @@ def reliability(values: Calibration) -> Figure:
     return made
 
 
-def pictures(images: Sequence[np.ndarray], captions: Sequence[str], columns: int = 6) -> Figure:
+def pictures(images: Sequence[np.ndarray], captions: Sequence[str], columns: int = 6) -> Picture:
     """Images, (H, W, 3) uint8 each, in a grid with a caption above each."""
     rows = max(1, math.ceil(len(images) / columns))
     made = figure(12.4, 2.35 * rows)
@@ -140,7 +157,7 @@ def pictures(images: Sequence[np.ndarray], captions: Sequence[str], columns: int
     return made
 
 
-def intervals(names: Sequence[str], values: Sequence[float], bounds: Sequence[tuple[float, float]], x: str) -> Figure:
+def intervals(names: Sequence[str], values: Sequence[float], bounds: Sequence[tuple[float, float]], x: str) -> Picture:
     """One line a run: its value and its interval."""
     made = figure(12.4, 0.9 + 0.34 * len(names))
     axes = made.subplots()

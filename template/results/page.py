@@ -2,15 +2,12 @@
 
 import base64
 import html
-import io
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
+from template.results.figures import Picture
 from template.run_folder import write_whole
 
 _STYLE = """
@@ -69,9 +66,9 @@ class Page:
         """A line below the cards."""
         self.head += f"<p>{html.escape(text)}</p>"
 
-    def picture(self, name: str, drawn: Figure, title: str = "", wide: bool = False) -> None:
+    def picture(self, name: str, drawn: Picture, title: str = "", wide: bool = False) -> None:
         """A figure, which is also written as ``<name>.png``; it is closed up to a section of its own."""
-        self.pictures[name] = png(drawn)
+        self.pictures[name] = drawn.png()
         encoded = base64.b64encode(self.pictures[name]).decode()
         image = f'<img alt="{html.escape(title or name)}" src="data:image/png;base64,{encoded}">'
         self._section(title, image, wide)
@@ -129,15 +126,6 @@ class Page:
             f'<div class="grid">\n{chr(10).join(self.sections)}\n</div>\n</body>\n</html>\n',
         )
         return folder / "index.html"
-
-
-def png(drawn: Figure) -> bytes:
-    """A figure as the bytes of a PNG file; letters that no font here has are left as boxes, the page has them."""
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        drawn.savefig(buffer, format="png")
-    return buffer.getvalue()
 
 
 def _cell(value: Any, bar: bool) -> str:
