@@ -125,19 +125,20 @@ def confusion(counts: np.ndarray, names: Sequence[str]) -> Picture:
 
 
 def reliability(values: Calibration) -> Picture:
-    """Share that was right over the predicted probability, and how many predictions there are of each."""
+    """Share that was right over the predicted probability, pale where it is of few, and the number of predictions."""
     made = figure(6.1, 5.4)
     top, bottom = made.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     bins = len(values.count)
     edges = np.arange(bins) / bins
     filled = values.count > 0
     top.plot([0, 1], [0, 1], color=GREY, linestyle="--", label="calibrated")
-    top.bar(edges[filled], values.accuracy[filled], 1 / bins, align="edge", color="#bcd3ea", edgecolor="white")
+    colours = ["#bcd3ea" if count >= 10 else "#eef2f7" for count in values.count[filled]]
+    top.bar(edges[filled], values.accuracy[filled], 1 / bins, align="edge", color=colours, edgecolor="white")
     top.plot(values.confidence[filled], values.accuracy[filled], "o-", color=BLUE, label="this run")
     top.legend(frameon=False, loc="upper left")
     top.set(xlim=(0, 1), ylim=(0, 1.02))
     top.yaxis.set_major_formatter(PercentFormatter(1.0))
-    _plain(top, f"calibration: expected error {values.error:.1%}", "", "share that was right")
+    _plain(top, f"calibration: expected error {values.error:.1%}", "", "share that was right (pale: under 10)")
     bottom.bar(edges, values.count, 1 / bins, align="edge", color=BLUE, edgecolor="white")
     bottom.xaxis.set_major_formatter(PercentFormatter(1.0))
     bottom.yaxis.set_major_locator(MaxNLocator(3, integer=True))
