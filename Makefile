@@ -5,7 +5,7 @@ BIN := .venv/bin
 RUN_PYTHON := $(BIN)/python -m template
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train evaluate predict test test-slow lint rename clean
+.PHONY: help setup train evaluate predict report export test test-slow lint rename clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
@@ -31,6 +31,12 @@ evaluate: .venv/complete  ## metrics of a run's best checkpoint: RUN=runs/...
 
 predict: .venv/complete  ## classes of images: RUN=runs/... ARGS="photos/"
 	$(RUN_PYTHON) predict $(RUN) $(ARGS)
+
+report: .venv/complete  ## pictures and tables of a run, or several compared: RUN="runs/... runs/..."
+	$(RUN_PYTHON) report $(RUN) $(ARGS)
+
+export: .venv/complete  ## a checked deployment file: RUN=runs/... ARGS="--format onnx"
+	$(RUN_PYTHON) export $(RUN) $(ARGS)
 
 test: .venv/complete  ## the fast tests
 	$(BIN)/python -m pytest -q $(ARGS)

@@ -23,6 +23,8 @@ COMMANDS = {
     "fit": "train from a config, then test the best checkpoint",
     "evaluate": "print the metrics of a checkpoint",
     "predict": "write class names and probabilities for images",
+    "report": "write a run's report, or compare several runs: pictures and tables",
+    "export": "write a checked deployment file: uint8 images in, probabilities out",
 }
 
 
@@ -103,6 +105,7 @@ def fit_parser() -> "ArgumentParser":
     parser.add_argument("--resume", type=Path | None, default=None, metavar="RUN", help="run folder to continue")
     parser.add_argument("--accept_changes", type=bool, default=False, help="resume with settings of another run")
     parser.add_argument("--run_dir", type=Path | None, default=None, help="folder of the run, empty or not there yet")
+    parser.add_argument("--report", type=bool, default=True, help="end with the report: some seconds")
     parser.add_argument(
         "--tensorboard", type=bool, default=False, help="also write TensorBoard files to the run folder"
     )
@@ -168,6 +171,9 @@ def _fit(arguments: list[str]) -> None:
 # --- evaluate and predict ----------------------------------------------------------------------------------------
 
 
+_PATHS = "images, folders of images, or manifests: .csv, .tsv or .jsonl with a path each row"
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are exceptions, all of them."""
 
@@ -194,13 +200,58 @@ def _evaluate(arguments: list[str]) -> None:
 
 def _predict(arguments: list[str]) -> None:
     parser = _parser("predict")
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="images, or folders of images")
-    parser.add_argument("--output", type=Path, default=Path("predictions.csv"), help="file to write (predictions.csv)")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help=_PATHS)
+    parser.add_argument(
+        "--output", type=Path, default=Path("predictions.csv"), help=".csv, .jsonl or .parquet file (predictions.csv)"
+    )
+    parser.add_argument("--top_k", type=int, default=1, help="classes a row, the most probable first (1)")
+    parser.add_argument("--flip", action="store_true", help="average each image with its mirror image")
+    parser.add_argument("--batch_size", type=int, default=64, help="images at a time (64)")
+    parser.add_argument("--processes", type=int, default=1, help="that read and compute, writing one file (1)")
     options = parser.parse_args(list(arguments))
     from template.results.predict import predict
 
-    rows = predict(options.checkpoint, options.paths, options.output)
-    print(f"{rows} predictions in {options.output}")
+    given = (options.top_k, options.flip, options.batch_size, options.processes)
+    rows, unreadable = predict(options.checkpoint, options.paths, options.output, *given)
+    print(
+        f"{rows} rows in {options.output}"
+        + (f"; {unreadable} file{'s' * (unreadable > 1)} could not be read" if unreadable else "")
+    )
+
+
+def _report(arguments: list[str]) -> None:
+    parser = _Parser(prog=f"{PROG} report", description=COMMANDS["report"], allow_abbrev=False)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders; several are compared")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="of a comparison (comparison/ beside the runs)")
+    parser.add_argument("--data.root", dest="root", type=Path, metavar="DIR", help="where the data is now")
+    options = parser.parse_args(list(arguments))
+    if len(options.runs) == 1:
+        from template.results.report import report
+
+        print(report(options.runs[0], options.root)[0])
+    else:
+        from template.results.compare import compare
+
+        print(compare(options.runs, options.output, options.root))
+
+
+def _export(arguments: list[str]) -> None:
+    parser = _parser("export")
+    parser.add_argument("--format", choices=("onnx", "pt2", "torchscript"), required=True, help="kind of file")
+    parser.add_argument("--output", type=Path, help="file to write (model.onnx, .pt2 or .pt beside the checkpoint)")
+    parser.add_argument("--dynamic_size", action="store_true", help="leave height and width open, not only the batch")
+    parser.add_argument("--data.root", dest="root", type=Path, metavar="DIR", help="where the data is now")
+    parser.add_argument("--skip_timing", action="store_true", help="do not compare speeds, which compiles the network")
+    options = parser.parse_args(list(arguments))
+    from template.results.export import export, print_comparisons
+
+    exported = export(options.checkpoint, options.format, options.output, options.dynamic_size, options.root)
+    print_comparisons(exported)
+    if not options.skip_timing:
+        from template.results.speed import measure, print_speeds
+
+        print_speeds(measure(options.checkpoint, options.format, exported.path))
+    print(exported.path)
 
 
 # --- what is printed ---------------------------------------------------------------------------------------------

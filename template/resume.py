@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 #: Settings that may change without making it another run: where and how fast it runs, how long, what is kept of it.
 #: The rest of ``trainer`` may change too, but for those that are named below.
 _FREE = (
-    *("trainer.", "checkpoints.", "early_stopping.", "wandb.", "tensorboard", "run_dir"),
+    *("trainer.", "checkpoints.", "early_stopping.", "wandb.", "tensorboard", "report", "run_dir"),
     *("data.root", "data.num_workers", "data.max_batch_per_device"),
 )
 _BOUND = (

@@ -17,10 +17,12 @@ from template.callbacks.early_stopping import EarlyStop
 from template.callbacks.progress import Bar
 from template.callbacks.signals import Signals
 from template.callbacks.step_log import StepLog, stage_values
+from template.callbacks.wandb_samples import WandbSamples
 from template.callbacks.warmup_cosine import WarmupCosine
 from template.data.datamodule import DataModule
 from template.errors import InputError, did_you_mean
 from template.model.module import Classifier
+from template.results.after_fit import report_fit
 from template.results.evaluate import print_metrics
 from template.resume import check_changes, check_fingerprint, read_last, tidy
 from template.run_folder import (
@@ -65,12 +67,14 @@ class Wandb:
         project: Name of the project.
         name: Name of the run; None is that of the run folder.
         tags: Tags of the run.
+        upload_checkpoints: Send the best checkpoint, which stays, and the last, which is deleted after 30 days.
     """
 
     mode: WandbMode = "auto"
     project: str = "vision"
     name: str | None = None
     tags: list[str] = field(default_factory=list)
+    upload_checkpoints: bool = True
 
 
 def fit(
@@ -149,6 +153,8 @@ def fit(
                 logger.finalize("success")
             write_metrics(folder, final)
             print_metrics(final)
+            if options.report and final:
+                report_fit(folder, datamodule, trainer.loggers, options.wandb.upload_checkpoints)
             if (sync := sync_command(folder)) is not None:
                 log.info(f"Weights & Biases is offline; to upload this run: {sync}")
     return folder
@@ -176,6 +182,7 @@ def _trainer(options: Any, checkpoints: Checkpoints, folder: Path | None) -> L.T
         WarmupCosine(**options.warmup_cosine.as_dict()),
         Signals(checkpoints),
         checkpoints,
+        WandbSamples(),
     ]
     early = EarlyStopOptions(**options.early_stopping.as_dict())
     if early.patience is not None:
