@@ -256,7 +256,7 @@ def _announce(datamodule: DataModule, module: Classifier, folder: Path, resumed_
     sizes = ", ".join(f"{len(index)} {split}" for split, index in datamodule.splits.items())
     log.info(f"data {datamodule.root}: {len(datamodule.class_names)} classes; {sizes} images")
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    log.info(f"network {module.settings['network']}: {parameters / 1e6:.2f} million parameters")
+    log.info(f"network {module.settings['network']}: {parameters:,} parameters")
     log.info(f"run folder {folder}" + (f", resumed at step {resumed_step}" if resumed_step is not None else ""))
 
 

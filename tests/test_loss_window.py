@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from training import train, write_images
+from training import NoBatchStatistics, train, write_images
 
 from template.data.sampler import TrainSampler, trainer_position
 from template.model.module import Classifier
@@ -103,15 +103,6 @@ def test_accumulated_batches_train_like_the_large_batch(images, tmp_path):
             for one, other in zip(small.parameters(), large.parameters(), strict=True)
         )
         assert difference < 2e-6, f"accumulated batches of {max_batch}"
-
-
-class NoBatchStatistics(L.Callback):
-    """Replaces BatchNorm, whose statistics are those of the piece, by nothing."""
-
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        for name, module in list(pl_module.named_modules()):
-            if isinstance(module, nn.BatchNorm2d):
-                pl_module.set_submodule(name, nn.Identity())
 
 
 def test_class_weights_multiply_and_leave_the_divisor_alone():

@@ -8,6 +8,7 @@ import lightning.pytorch as L
 import numpy as np
 import torch
 from PIL import Image
+from torch import nn
 
 from template.callbacks.checkpoints import LAST, Checkpoints, WholeFileIO
 from template.callbacks.step_log import StepLog
@@ -60,6 +61,15 @@ class Recorder(L.Callback):
         number = trainer.fit_loop.epoch_loop.total_batch_idx
         self.keys[number] = batch["key"].tolist()
         self.losses[number] = float(outputs["loss"])
+
+
+class NoBatchStatistics(L.Callback):
+    """Replaces BatchNorm, whose statistics are those of the piece, by nothing."""
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        for name, module in list(pl_module.named_modules()):
+            if isinstance(module, nn.BatchNorm2d):
+                pl_module.set_submodule(name, nn.Identity())
 
 
 def train(
