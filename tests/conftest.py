@@ -45,6 +45,7 @@ def small(class_folders) -> list[str]:
         *("--model.width", "4"),
         *("--trainer.max_epochs", "2"),
         *("--trainer.accelerator", "cpu"),
+        *("--report", "false"),
     ]
 
 

@@ -37,6 +37,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model": {"width": 4, "dropout": 0.3},
         "checkpoints": {"monitor": "val/loss", "mode": "min", "every_steps": 2},
         "wandb": {"mode": "disabled"},
+        "report": False,
     }
     (folder / "job.yaml").write_text(yaml.safe_dump(settings))
     return folder / "job.yaml"
