@@ -14,10 +14,12 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from template.callbacks.checkpoints import Checkpoints, WholeFileIO
 from template.callbacks.early_stopping import EarlyStop
+from template.callbacks.first_batch import FirstBatch
 from template.callbacks.progress import Bar
 from template.callbacks.signals import Signals
 from template.callbacks.step_log import StepLog, stage_values
 from template.callbacks.warmup_cosine import WarmupCosine
+from template.checks.labels import check_labels
 from template.data.datamodule import DataModule
 from template.errors import InputError, did_you_mean
 from template.model.module import Classifier
@@ -103,6 +105,7 @@ def fit(
         raise InputError(f"seed is {options.seed}; expected 0 to {2**32 - 1}")
     L.seed_everything(options.seed, workers=False, verbose=False)
     datamodule = DataModule(**options.data.as_dict(), seed=options.seed)
+    check_labels(datamodule.splits, options.model.task)
     module = Classifier(
         **options.model.as_dict(),
         class_names=datamodule.class_names,
@@ -172,6 +175,7 @@ def stored_config(folder: Path) -> dict[str, Any]:
 def _trainer(options: Any, checkpoints: Checkpoints, folder: Path | None) -> L.Trainer:
     """The Trainer with the template's callbacks, and a person's own after them."""
     callbacks: list[L.Callback] = [
+        FirstBatch(),
         StepLog(),
         WarmupCosine(**options.warmup_cosine.as_dict()),
         Signals(checkpoints),
