@@ -23,6 +23,7 @@ COMMANDS = {
     "fit": "train from a config, then test the best checkpoint",
     "evaluate": "print the metrics of a checkpoint",
     "predict": "write class names and probabilities for images",
+    "replay": "explain the step of a run that was not finite",
 }
 
 
@@ -92,6 +93,7 @@ def fit_parser() -> "ArgumentParser":
     from lightning.pytorch import Trainer
 
     from template.callbacks.checkpoints import Checkpoints
+    from template.callbacks.nonfinite import NonFinite
     from template.callbacks.warmup_cosine import WarmupCosine
     from template.data.datamodule import DataModule
     from template.model.module import Classifier
@@ -113,6 +115,7 @@ def fit_parser() -> "ArgumentParser":
     parser.add_class_arguments(Classifier, "model", instantiate=False, skip=from_data)
     parser.add_class_arguments(WarmupCosine, "warmup_cosine", instantiate=False)
     parser.add_class_arguments(Checkpoints, "checkpoints", instantiate=False, skip={"folder"})
+    parser.add_class_arguments(NonFinite, "nonfinite", instantiate=False)
     parser.add_class_arguments(EarlyStopOptions, "early_stopping", instantiate=False)
     parser.add_class_arguments(Wandb, "wandb", instantiate=False)
     parser.set_defaults({"trainer.max_epochs": 10, "trainer.enable_model_summary": False})
@@ -201,6 +204,22 @@ def _predict(arguments: list[str]) -> None:
 
     rows = predict(options.checkpoint, options.paths, options.output)
     print(f"{rows} predictions in {options.output}")
+
+
+# --- when a run went wrong --------------------------------------------------------------------------------------
+
+
+def _replay(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog=f"{PROG} replay", description=COMMANDS["replay"], exit_on_error=False, allow_abbrev=False
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN/nonfinite_step<N>", help="what the run left when it stopped")
+    folder = parser.parse_args(arguments).folder
+    from template.checks.replay import read_step, replay
+
+    step = read_step(folder)
+    options, _, _ = parse_fit(["--config", str(folder.parent / "config.yaml")])
+    print(replay(options, folder, step))
 
 
 # --- what is printed ---------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from template.callbacks.checkpoints import Checkpoints, WholeFileIO
 from template.callbacks.early_stopping import EarlyStop
 from template.callbacks.first_batch import FirstBatch
+from template.callbacks.nonfinite import NonFinite
 from template.callbacks.progress import Bar
 from template.callbacks.signals import Signals
 from template.callbacks.step_log import StepLog, stage_values
@@ -176,6 +177,7 @@ def _trainer(options: Any, checkpoints: Checkpoints, folder: Path | None) -> L.T
     """The Trainer with the template's callbacks, and a person's own after them."""
     callbacks: list[L.Callback] = [
         FirstBatch(),
+        NonFinite(**options.nonfinite.as_dict()),
         StepLog(),
         WarmupCosine(**options.warmup_cosine.as_dict()),
         Signals(checkpoints),
