@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PROG = "python -m template"
 COMMANDS = {
     "fit": "train from a config, then test the best checkpoint",
+    "check": "find trouble before a run",
     "evaluate": "print the metrics of a checkpoint",
     "predict": "write class names and probabilities for images",
     "replay": "explain the step of a run that was not finite",
@@ -166,6 +167,30 @@ def _fit(arguments: list[str]) -> None:
     folder = fit(options, config, name, command, options.resume, options.accept_changes)
     if folder is not None:
         print(folder)
+
+
+def _check(arguments: list[str]) -> None:
+    """As fit, but nothing is trained: a page of findings, and exit status 1 where one is a FAIL."""
+    own = argparse.ArgumentParser(
+        prog=f"{PROG} check",
+        description=COMMANDS["check"],
+        exit_on_error=False,
+        allow_abbrev=False,
+        epilog=f"All other options are those of {PROG} fit.",
+    )
+    own.add_argument("--json", type=Path, metavar="FILE", help="also write the page as JSON")
+    own.add_argument("--picture", type=Path, metavar="FILE", help="where to draw a batch (runs/<config>/check.png)")
+    chosen, rest = own.parse_known_args(arguments)
+    options, _, name = parse_fit(rest)
+    from template.checks.check import check
+    from template.run_folder import write_whole
+
+    page = check(options, chosen.picture or Path("runs") / name / "check.png")
+    print(page.text())
+    if chosen.json is not None:
+        write_whole(chosen.json, page.json())
+    if page.failed:
+        raise InputError("a check failed; see the lines above that begin with FAIL")
 
 
 # --- evaluate and predict ----------------------------------------------------------------------------------------

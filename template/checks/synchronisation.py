@@ -16,14 +16,15 @@ READS = (
 )
 _PACKAGES = Path(torch.__file__).parent.parent
 _SKIPPED = tuple(f"{_PACKAGES / name}/" for name in ("torch", "torchmetrics", "torchvision"))
+_OPTIMIZERS = f"{_PACKAGES / 'torch' / 'optim'}/"
 
 
 @contextmanager
 def host_reads() -> Iterator[Counter[str]]:
     """Count reads by ``method at file:line`` of the innermost line outside torch, torchmetrics and torchvision.
 
-    Reads whose innermost such line is an installed library's are not a person's to mend and are left out: Adam's step
-    counters, for one, are on the CPU and read by torch from Lightning.
+    Reads of torch's optimizers, whose step counters are on the CPU, and reads whose innermost such line is another
+    installed library's are not a person's to mend and are left out.
     """
     found: Counter[str] = Counter()
     for name in READS:
@@ -49,6 +50,8 @@ def _counting(name: str, read: Callable[..., Any], found: Counter[str]) -> Calla
 def _caller() -> str | None:
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED):
+        if frame.f_code.co_filename.startswith(_OPTIMIZERS):
+            return None
         frame = frame.f_back
     file = frame.f_code.co_filename
     return None if file.startswith(f"{_PACKAGES}/") else f"{file}:{frame.f_lineno}"
