@@ -1,5 +1,6 @@
 """Settings that contradict each other or the data: warmup, monitor, batch sizes, batch statistics, disk, account."""
 
+import os
 from collections.abc import Iterator
 
 import torch
@@ -76,7 +77,7 @@ def account(mode: WandbMode) -> Iterator[Line]:
     """Weights & Biases: whether the run can be watched."""
     resolved = wandb_mode(mode)
     found = f"mode {mode}{f', which is {resolved}' if resolved != mode else ''}"
-    if mode == "online" and not _has_key():
+    if mode == "online" and "WANDB_MODE" not in os.environ and wandb_mode("auto") == "offline":
         yield Line("FAIL", "wandb", found, "no account is configured: run wandb login, or set wandb.mode to offline")
     elif mode == "auto" and resolved == "offline":
         yield Line(
@@ -108,9 +109,3 @@ def _takes_one(bench: Bench) -> bool:
     except ValueError:  # "Expected more than 1 value per channel when training"
         return False
     return True
-
-
-def _has_key() -> bool:
-    import wandb
-
-    return bool(wandb.api.api_key)
