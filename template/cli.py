@@ -106,6 +106,7 @@ def fit_parser() -> "ArgumentParser":
     parser.add_argument("--resume", type=Path | None, default=None, metavar="RUN", help="run folder to continue")
     parser.add_argument("--accept_changes", type=bool, default=False, help="resume with settings of another run")
     parser.add_argument("--run_dir", type=Path | None, default=None, help="folder of the run, empty or not there yet")
+    parser.add_argument("--quick_check", type=bool, default=True, help="look for trouble first, in under 3 s")
     parser.add_argument(
         "--tensorboard", type=bool, default=False, help="also write TensorBoard files to the run folder"
     )

@@ -98,7 +98,8 @@ def examine(
             partial(speed.disk, bench, folder, keep_best),
         ],
     )
-    page.run("settings", _of_settings(bench, warmup_epochs, monitor, wandb))
+    first = [partial(settings.schedule, bench, warmup_epochs), partial(settings.monitor, bench, monitor)]
+    page.run("settings", [*first, *_of_settings(bench, wandb)])
     return page
 
 
@@ -106,11 +107,9 @@ def quick(
     datamodule: DataModule,
     module: Classifier,
     trainer: L.Trainer,
-    warmup_epochs: float = 0.0,
-    monitor: str = "val/accuracy",
     keep_best: int = 1,
     wandb: WandbMode = "disabled",
-    folder: Path = Path("runs"),
+    folder: Path | None = None,
     seconds: float = 1.0,
 ) -> Page:
     """The part of :func:`examine` that takes under 3 s: labels, classes, some files, one batch, settings, disk."""
@@ -128,14 +127,15 @@ def quick(
     if page.failed:
         return page
     bench = Bench(datamodule, module, trainer)
-    page.run("settings", _of_settings(bench, warmup_epochs, monitor, wandb))
+    # What fit refuses by itself, such as a warmup as long as the run, it says in its own words.
+    page.run("settings", _of_settings(bench, wandb))
+    if folder is not None:
+        page.run("speed", [partial(speed.disk, bench, folder, keep_best)])
     return page
 
 
-def _of_settings(bench: Bench, warmup_epochs: float, monitor: str, wandb: WandbMode) -> list[Any]:
+def _of_settings(bench: Bench, wandb: WandbMode) -> list[Any]:
     return [
-        partial(settings.schedule, bench, warmup_epochs),
-        partial(settings.monitor, bench, monitor),
         partial(settings.batches, bench),
         partial(settings.batch_statistics, bench),
         partial(settings.precision, bench),

@@ -21,7 +21,8 @@ def schedule(bench: Bench, warmup_epochs: float) -> Iterator[Line]:
     warmup = round(warmup_epochs * each)
     found = f"{total} steps, {each} an epoch, {warmup} of warmup"
     if total == 0:
-        yield Line("FAIL", "schedule", "the run has no end", "set trainer.max_epochs or trainer.max_steps")
+        what = "no step" if bench.trainer.max_epochs == 0 else "no end that is known"
+        yield Line("FAIL", "schedule", f"the run has {what}", "set trainer.max_epochs or trainer.max_steps")
     elif warmup >= total:
         yield Line("FAIL", "schedule", found, "shorten warmup_cosine.warmup_epochs or raise trainer.max_epochs")
     elif warmup > 0.5 * total:

@@ -102,15 +102,13 @@ def memory(bench: Bench) -> Iterator[Line]:
 
 def disk(bench: Bench, folder: Path, keep_best: int) -> Iterator[Line]:
     """Space of the checkpoints: the best ones, the last, the one before it and the one being written."""
-    module = bench.copy()
-    optimizer = module.configure_optimizers()
-    bench.step(module, optimizer, bench.batch(bench.keys(min(4, bench.batch_size))))
-    one = _bytes(module.state_dict().values())
-    one += _bytes(v for values in optimizer.state.values() for v in values.values())
+    trained = sum(p.nbytes for p in bench.module.parameters() if p.requires_grad)
+    adaptive = "Adam" in bench.module.settings["optimizer"]
+    one = _bytes(bench.module.state_dict().values()) + (2 if adaptive else 1) * trained
     need = one * (keep_best + 3)
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    found = f"{keep_best + 3} checkpoints of {one / 1e6:.1f} MB; {free / 1e9:.1f} GB are free at {existing}"
+    found = f"{keep_best + 3} checkpoints of about {one / 1e6:.1f} MB; {free / 1e9:.1f} GB are free at {existing}"
     if need > free:
         yield Line("FAIL", "disk", found, "free space, set --run_dir to another disk, or lower checkpoints.keep_best")
     elif need > 0.5 * free:
