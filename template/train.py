@@ -205,12 +205,11 @@ def stored_config(folder: Path) -> dict[str, Any]:
 
 def _trainer(options: Any, checkpoints: Checkpoints, folder: Path | None) -> L.Trainer:
     """The Trainer with the template's callbacks, and a person's own after them."""
-    step_log = StepLog()
     callbacks: list[L.Callback] = [
         FirstBatch(),
         NonFinite(**options.nonfinite.as_dict()),
-        step_log,
-        Watch(step_log),
+        StepLog(),
+        Watch(),
         WarmupCosine(**options.warmup_cosine.as_dict()),
         Signals(checkpoints),
         checkpoints,

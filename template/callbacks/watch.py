@@ -2,7 +2,6 @@
 
 import logging
 import math
-import shutil
 import statistics
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from template.callbacks.alert import alert
 from template.callbacks.checkpoints import LAST, Checkpoints
 from template.callbacks.step_log import StepLog
 from template.checks.labels import guessing_loss
+from template.checks.speed import free_bytes
 from template.model.module import Classifier
 
 log = logging.getLogger(__name__)
@@ -26,12 +26,12 @@ class Watch(L.Callback):
 
     It reads what ``StepLog`` has read already, so it costs the device nothing. It stands after ``StepLog``.
 
-    Args:
-        step_log: Where the values are.
+    Attributes:
+        guessing: Loss of answers that do not look at the image.
+        said: Kinds of trouble that were found.
     """
 
-    def __init__(self, step_log: StepLog) -> None:
-        self.step_log = step_log
+    def __init__(self) -> None:
         self.guessing = math.inf
         self.said: set[str] = set()
         self._seen_step = -1
@@ -52,7 +52,8 @@ class Watch(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        values, step = self.step_log.latest, self.step_log.latest_step
+        step_log = next(c for c in trainer.callbacks if isinstance(c, StepLog))  # type: ignore[attr-defined]
+        values, step = step_log.latest, step_log.latest_step
         if step == self._seen_step or not trainer.is_global_zero:
             return
         self._seen_step = step
@@ -82,7 +83,8 @@ class Watch(L.Callback):
         checkpoints = next((c for c in trainer.callbacks if isinstance(c, Checkpoints)), None)  # type: ignore[attr-defined]
         last = None if checkpoints is None or checkpoints.folder is None else checkpoints.folder / LAST
         size = last.stat().st_size if last is not None and last.exists() else 0
-        return filling(shutil.disk_usage(trainer.default_root_dir).free, size, Path(trainer.default_root_dir))
+        folder = Path(trainer.default_root_dir)
+        return filling(free_bytes(folder), size, folder)
 
 
 def stuck(losses: list[tuple[int, float]], guessing: float, warmup: int) -> str | None:

@@ -106,15 +106,20 @@ def disk(bench: Bench, folder: Path, keep_best: int) -> Iterator[Line]:
     adaptive = "Adam" in bench.module.settings["optimizer"]
     one = _bytes(bench.module.state_dict().values()) + (2 if adaptive else 1) * trained
     need = one * (keep_best + 3)
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    found = f"{keep_best + 3} checkpoints of about {one / 1e6:.1f} MB; {free / 1e9:.1f} GB are free at {existing}"
+    free = free_bytes(folder)
+    found = f"{keep_best + 3} checkpoints of about {one / 1e6:.1f} MB; {free / 1e9:.1f} GB are free at {folder}"
     if need > free:
         yield Line("FAIL", "disk", found, "free space, set --run_dir to another disk, or lower checkpoints.keep_best")
     elif need > 0.5 * free:
         yield Line("WARN", "disk", found, "more than half of what is free")
     else:
         yield Line("PASS", "disk", found)
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space of the disk that a folder is on, or will be."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
 
 
 def _worker_start(bench: Bench) -> Iterator[Line]:
