@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 PROG = "python -m template"
 COMMANDS = {
     "fit": "train from a config, then test the best checkpoint",
+    "check": "find trouble before a run",
     "evaluate": "print the metrics of a checkpoint",
     "predict": "write class names and probabilities for images",
     "report": "write a run's report, or compare several runs: pictures and tables",
     "export": "write a checked deployment file: uint8 images in, probabilities out",
+    "replay": "explain the step of a run that was not finite",
 }
 
 
@@ -94,6 +96,7 @@ def fit_parser() -> "ArgumentParser":
     from lightning.pytorch import Trainer
 
     from template.callbacks.checkpoints import Checkpoints
+    from template.callbacks.nonfinite import NonFinite
     from template.callbacks.warmup_cosine import WarmupCosine
     from template.data.datamodule import DataModule
     from template.model.module import Classifier
@@ -106,6 +109,7 @@ def fit_parser() -> "ArgumentParser":
     parser.add_argument("--accept_changes", type=bool, default=False, help="resume with settings of another run")
     parser.add_argument("--run_dir", type=Path | None, default=None, help="folder of the run, empty or not there yet")
     parser.add_argument("--report", type=bool, default=True, help="end with the report: some seconds")
+    parser.add_argument("--quick_check", type=bool, default=True, help="look for trouble first, in under 3 s")
     parser.add_argument(
         "--tensorboard", type=bool, default=False, help="also write TensorBoard files to the run folder"
     )
@@ -116,6 +120,7 @@ def fit_parser() -> "ArgumentParser":
     parser.add_class_arguments(Classifier, "model", instantiate=False, skip=from_data)
     parser.add_class_arguments(WarmupCosine, "warmup_cosine", instantiate=False)
     parser.add_class_arguments(Checkpoints, "checkpoints", instantiate=False, skip={"folder"})
+    parser.add_class_arguments(NonFinite, "nonfinite", instantiate=False)
     parser.add_class_arguments(EarlyStopOptions, "early_stopping", instantiate=False)
     parser.add_class_arguments(Wandb, "wandb", instantiate=False)
     parser.set_defaults({"trainer.max_epochs": 10, "trainer.enable_model_summary": False})
@@ -166,6 +171,30 @@ def _fit(arguments: list[str]) -> None:
     folder = fit(options, config, name, command, options.resume, options.accept_changes)
     if folder is not None:
         print(folder)
+
+
+def _check(arguments: list[str]) -> None:
+    """As fit, but nothing is trained: a page of findings, and exit status 1 where one is a FAIL."""
+    own = argparse.ArgumentParser(
+        prog=f"{PROG} check",
+        description=COMMANDS["check"],
+        exit_on_error=False,
+        allow_abbrev=False,
+        epilog=f"All other options are those of {PROG} fit.",
+    )
+    own.add_argument("--json", type=Path, metavar="FILE", help="also write the page as JSON")
+    own.add_argument("--picture", type=Path, metavar="FILE", help="where to draw a batch (runs/<config>/check.png)")
+    chosen, rest = own.parse_known_args(arguments)
+    options, _, name = parse_fit(rest)
+    from template.checks.check import check
+    from template.run_folder import write_whole
+
+    page = check(options, chosen.picture or Path("runs") / name / "check.png")
+    print(page.text())
+    if chosen.json is not None:
+        write_whole(chosen.json, page.json())
+    if page.failed:
+        raise InputError("a check failed; see the lines above that begin with FAIL")
 
 
 # --- evaluate and predict ----------------------------------------------------------------------------------------
@@ -252,6 +281,20 @@ def _export(arguments: list[str]) -> None:
 
         print_speeds(measure(options.checkpoint, options.format, exported.path))
     print(exported.path)
+
+
+# --- when a run went wrong --------------------------------------------------------------------------------------
+
+
+def _replay(arguments: list[str]) -> None:
+    parser = _Parser(prog=f"{PROG} replay", description=COMMANDS["replay"], allow_abbrev=False)
+    parser.add_argument("folder", type=Path, metavar="RUN/nonfinite_step<N>", help="what the run left when it stopped")
+    folder = parser.parse_args(list(arguments)).folder
+    from template.checks.replay import read_step, replay
+
+    step = read_step(folder)
+    options, _, _ = parse_fit(["--config", str(folder.parent / "config.yaml")])
+    print(replay(options, folder, step))
 
 
 # --- what is printed ---------------------------------------------------------------------------------------------

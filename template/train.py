@@ -14,11 +14,16 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from template.callbacks.checkpoints import Checkpoints, WholeFileIO
 from template.callbacks.early_stopping import EarlyStop
+from template.callbacks.first_batch import FirstBatch
+from template.callbacks.nonfinite import NonFinite
 from template.callbacks.progress import Bar
 from template.callbacks.signals import Signals
 from template.callbacks.step_log import StepLog, stage_values
 from template.callbacks.wandb_samples import WandbSamples
 from template.callbacks.warmup_cosine import WarmupCosine
+from template.callbacks.watch import Watch
+from template.checks.check import quick
+from template.checks.labels import check_labels
 from template.data.datamodule import DataModule
 from template.errors import InputError, did_you_mean
 from template.model.module import Classifier
@@ -107,6 +112,7 @@ def fit(
         raise InputError(f"seed is {options.seed}; expected 0 to {2**32 - 1}")
     L.seed_everything(options.seed, workers=False, verbose=False)
     datamodule = DataModule(**options.data.as_dict(), seed=options.seed)
+    check_labels(datamodule.splits, options.model.task)
     module = Classifier(
         **options.model.as_dict(),
         class_names=datamodule.class_names,
@@ -133,6 +139,8 @@ def fit(
 
     trainer = _trainer(options, checkpoints, folder)
     set_batches(trainer, datamodule)
+    if options.quick_check and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        _quick_check(options, datamodule, module, trainer, folder)
     with ExitStack() as stack:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -160,6 +168,32 @@ def fit(
     return folder
 
 
+def _quick_check(
+    options: Any, datamodule: DataModule, module: Classifier, trainer: L.Trainer, folder: Path | None
+) -> None:
+    """Log what the quick part of ``check`` warns of.
+
+    Raises:
+        InputError: It found what would waste the run.
+    """
+    page = quick(
+        datamodule,
+        module,
+        trainer,
+        keep_best=options.checkpoints.keep_best,
+        wandb=options.wandb.mode,
+        folder=folder,
+    )
+    if trainer.is_global_zero:
+        for line in page.lines("WARN"):
+            log.warning(str(line))
+    failed = [str(line) for line in page.lines("FAIL")]
+    if failed:
+        raise InputError(
+            f"{'. '.join(failed)} (python -m template check tells more; --quick_check false trains anyway)"
+        )
+
+
 def stored_config(folder: Path) -> dict[str, Any]:
     """The config.yaml of a run folder.
 
@@ -178,7 +212,10 @@ def stored_config(folder: Path) -> dict[str, Any]:
 def _trainer(options: Any, checkpoints: Checkpoints, folder: Path | None) -> L.Trainer:
     """The Trainer with the template's callbacks, and a person's own after them."""
     callbacks: list[L.Callback] = [
+        FirstBatch(),
+        NonFinite(**options.nonfinite.as_dict()),
         StepLog(),
+        Watch(),
         WarmupCosine(**options.warmup_cosine.as_dict()),
         Signals(checkpoints),
         checkpoints,

@@ -1,11 +1,13 @@
-"""What the log says every few steps: losses, learning rate, images per second, the share of time spent on data."""
+"""What the log says every few steps: losses, learning rate, speed, waiting for data, gradient norm, peak memory."""
 
 import logging
+import sys
 import time
 
 import lightning.pytorch as L
 import torch
 
+from template.callbacks.nonfinite import gradient_norm
 from template.model.module import Classifier, Totals
 
 log = logging.getLogger(__name__)
@@ -18,11 +20,15 @@ class StepLog(L.Callback):
     is logged waits for it. ``train/loss`` and the like are means over the samples since the last line, on rank 0.
 
     Attributes:
-        latest: The last values by name, for the progress bar.
+        latest: The last values by name, for the progress bar and the guards.
+        latest_step: Optimizer steps done when the last training values were logged.
     """
 
     def __init__(self) -> None:
         self.latest: dict[str, float] = {}
+        self.latest_step = 0
+        self._gradient_norm: torch.Tensor | None = None
+        self._steps = 0
         self._total: int | float = 0
         self._images = 0
         self._since = self._mark = self._waited = 0.0
@@ -40,6 +46,13 @@ class StepLog(L.Callback):
             self._restart_clock()
         fetched = getattr(trainer.datamodule, "fetched", None) or time.perf_counter()  # type: ignore[attr-defined]
         self._waited += max(0.0, fetched - self._mark)
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self._steps += 1
+        if trainer.is_last_batch or (trainer.global_step + 1) % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            self._gradient_norm = gradient_norm(optimizer)  # before clipping
 
     def on_train_batch_end(
         self,
@@ -61,6 +74,7 @@ class StepLog(L.Callback):
                 epoch = pl_module.train_totals.of_epoch(trainer)
                 values |= {f"train/epoch_{name}": mean for name, mean in epoch.items()}
             self._restart_clock()
+            self.latest_step = trainer.global_step
             self._log(trainer, values, periodic=True)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -79,10 +93,11 @@ class StepLog(L.Callback):
             "train/learning_rate": float(trainer.optimizers[0].param_groups[0]["lr"]),
             "train/images_per_second": self._images * trainer.world_size / elapsed,
             "train/data_wait": self._waited / elapsed,
+            "train/step_seconds": elapsed / max(self._steps, 1),
         }
-        if torch.cuda.is_available():
-            values["train/peak_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
-        return values
+        if self._gradient_norm is not None:
+            values["train/gradient_norm"] = float(self._gradient_norm)
+        return values | _peak_memory()
 
     def _log(self, trainer: L.Trainer, values: dict[str, float], periodic: bool = False) -> None:
         if not trainer.is_global_zero or not values:
@@ -100,7 +115,19 @@ class StepLog(L.Callback):
 
     def _restart_clock(self) -> None:
         self._since = self._mark = time.perf_counter()
-        self._waited, self._images = 0.0, 0
+        self._waited, self._images, self._steps = 0.0, 0, 0
+
+
+def _peak_memory() -> dict[str, float]:
+    """Most memory that tensors took on the accelerator so far, or on a CPU the process; in GiB."""
+    if torch.cuda.is_available():
+        return {"train/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30}
+    try:
+        import resource
+    except ImportError:  # Windows
+        return {}
+    unit = 1 if sys.platform == "darwin" else 2**10  # bytes of ru_maxrss
+    return {"train/peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30}
 
 
 def readable(name: str, value: float) -> str:

@@ -270,7 +270,7 @@ class Totals:
             return {}
         *sums, count = self.sums[1].tolist()
         self.sums[1] = 0
-        return {name: total / count for name, total in zip(self.names, sums, strict=True)}
+        return self._means(sums, count)
 
     def of_epoch(self, trainer: L.Trainer) -> dict[str, float]:
         """Means by name over the epoch's samples of all ranks, which all have to call; starts the next epoch."""
@@ -278,7 +278,11 @@ class Totals:
             return {}
         *sums, count = trainer.strategy.reduce(self.sums[0].clone(), reduce_op="sum").tolist()
         self.sums[0] = 0
-        return {name: total / count for name, total in zip(self.names, sums, strict=True)}
+        return self._means(sums, count)
+
+    def _means(self, sums: list[float], count: float) -> dict[str, float]:
+        """By name; nothing where there is no sample, as after a step that was skipped."""
+        return {name: total / count for name, total in zip(self.names, sums, strict=True)} if count else {}
 
     def state(self, trainer: L.Trainer) -> dict[str, Any]:
         """What a checkpoint keeps: the epoch's sums over all ranks, and those of this rank since the last line."""
