@@ -1,1 +1,1 @@
-"""After a run: evaluate and predict, from a checkpoint and nothing else."""
+"""After a run: evaluate, report, predict and export, from a checkpoint or a run folder and nothing else."""
