@@ -108,8 +108,7 @@ class StepLog(L.Callback):
         for logger in trainer.loggers:
             logger.log_metrics({"epoch": epoch, **values}, trainer.global_step)
         log.info(
-            f"step {trainer.global_step}/{self._total or trainer.global_step} epoch {epoch}  "
-            + "  ".join(f"{name} {readable(name, value)}" for name, value in values.items()),
+            f"step {trainer.global_step}/{self._total or trainer.global_step} epoch {epoch}  " + sentence(values),
             extra={"periodic": periodic},
         )
 
@@ -128,6 +127,14 @@ def _peak_memory() -> dict[str, float]:
         return {}
     unit = 1 if sys.platform == "darwin" else 2**10  # bytes of ru_maxrss
     return {"train/peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30}
+
+
+def sentence(values: dict[str, float]) -> str:
+    """Values of one stage on one line: the stage, then each name without it."""
+    stage = next(iter(values)).split("/")[0]
+    return f"{stage}  " + "  ".join(
+        f"{name.split('/', 1)[-1]} {readable(name, value)}" for name, value in values.items()
+    )
 
 
 def readable(name: str, value: float) -> str:
