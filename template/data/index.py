@@ -1,10 +1,12 @@
 """Folders of images become packed paths, labels and class names; every problem found is listed."""
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +16,32 @@ from template.errors import InputError
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 SPLIT_FOLDERS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
 _CLUTTER = ("thumbs.db", "desktop.ini")
+_CHUNK = 1 << 16  # strings packed at a time, so that there are never many as Python objects
 
 
 class PackedStrings(Sequence[str]):
-    """Strings in one byte array and their ends: 8 bytes each beside the text, nothing for the collector to walk."""
+    """Strings in one byte array and their ends: 8 bytes each beside the text, nothing for the collector to walk.
 
-    def __init__(self, strings: Iterable[str]) -> None:
-        chunks, lengths = [], []
-        for string in strings:
-            encoded = os.fsencode(string)
-            chunks.append(encoded)
-            lengths.append(len(encoded))
+    Args:
+        strings: Strings without zero bytes, which no path has.
+    """
+
+    def __init__(self, strings: Iterable[str] = ()) -> None:
+        chunks, lengths = [b""], [np.zeros(0, dtype=np.int64)]
+        strings = iter(strings)
+        while chunk := list(islice(strings, _CHUNK)):
+            text = np.frombuffer(os.fsencode("\0".join(chunk) + "\0"), dtype=np.uint8)
+            ends = np.flatnonzero(text == 0)
+            lengths.append(np.diff(ends, prepend=-1) - 1)
+            chunks.append(text[text != 0].tobytes())
         self.bytes = np.frombuffer(b"".join(chunks), dtype=np.uint8)
-        self.ends = np.cumsum(lengths, dtype=np.int64)
+        self.ends = np.cumsum(np.concatenate(lengths))
+
+    @classmethod
+    def _packed(cls, text: np.ndarray, ends: np.ndarray) -> "PackedStrings":
+        packed = cls()
+        packed.bytes, packed.ends = text, ends
+        return packed
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -34,8 +49,23 @@ class PackedStrings(Sequence[str]):
     def __getitem__(self, i):  # type: ignore[no-untyped-def]
         if isinstance(i, slice):
             return [self[j] for j in range(*i.indices(len(self)))]
+        i = range(len(self))[i]
         start = self.ends[i - 1] if i else 0
         return os.fsdecode(self.bytes[start : self.ends[i]].tobytes())
+
+    def take(self, rows: np.ndarray) -> "PackedStrings":
+        """The strings of the given rows, in the given order."""
+        starts = np.concatenate([[0], self.ends[:-1]])[rows] if len(rows) else np.zeros(0, dtype=np.int64)
+        lengths = self.ends[rows] - starts
+        ends = np.cumsum(lengths)
+        text = np.empty(int(lengths.sum()), dtype=np.uint8)
+        for at in range(0, len(rows), _CHUNK):  # a part at a time: the byte positions take 8 times the text
+            part = slice(at, at + _CHUNK)
+            first = ends[at] - lengths[at]
+            moved = starts[part] - (ends[part] - lengths[part])
+            positions = np.repeat(moved, lengths[part]) + np.arange(first, ends[part][-1])
+            text[first : ends[part][-1]] = self.bytes[positions]
+        return self._packed(text, ends)
 
 
 @dataclass(frozen=True)
@@ -49,14 +79,37 @@ class Index:
         class_names: K names; class ``k`` is ``class_names[k]``.
         pixels: (N, H, W) or (N, H, W, 3) uint8 when the images are already in memory, else None.
         notes: What was skipped or is odd, one line each.
+
+    Raises:
+        InputError: A target is of the wrong type, shape or range.
     """
 
     root: Path
-    paths: Sequence[str]
+    paths: PackedStrings
     targets: np.ndarray
     class_names: tuple[str, ...]
     pixels: np.ndarray | None = None
     notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        n, k, targets = len(self.paths), len(self.class_names), self.targets
+        if targets.shape not in ((n,), (n, k)) or targets.dtype.kind not in "iu":
+            raise InputError(
+                f"the targets are {targets.dtype} {targets.shape}; expected integers, ({n},), or 0 and 1, ({n}, {k})"
+            )
+        if targets.ndim == 2:
+            if len(wrong := np.argwhere(targets > 1)):
+                row, column = wrong[0]
+                raise InputError(
+                    f"{self.paths[row]} has {targets[row, column]} for class {self.class_names[column]!r}; "
+                    f"expected 0 or 1; the like in {len(wrong)} places"
+                )
+        elif n and not 0 <= (worst := targets.max() if targets.min() >= 0 else targets.min()) < k:
+            rows = np.flatnonzero(targets == worst)
+            raise InputError(
+                f"labels must be in [0, {k - 1}]; found {worst} in {len(rows)} row{'s' * (len(rows) > 1)}, "
+                f"first {self.paths[rows[0]]}{'; do they start at 1?' * bool(targets.min() == 1)}"
+            )
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -65,7 +118,7 @@ class Index:
         """The same index with the given rows only, in the given order."""
         return replace(
             self,
-            paths=PackedStrings(self.paths[i] for i in rows),
+            paths=self.paths.take(rows),
             targets=self.targets[rows],
             pixels=None if self.pixels is None else self.pixels[rows],
         )
@@ -80,9 +133,8 @@ class Index:
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that change when a path, a label or a class name changes."""
         digest = hashlib.sha256("\0".join(self.class_names).encode())
-        digest.update(np.ascontiguousarray(self.targets).tobytes())
-        for path in self.paths:
-            digest.update(os.fsencode(path) + b"\0")
+        for array in (self.targets, self.paths.ends, self.paths.bytes):
+            digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:12]
 
 
@@ -126,6 +178,7 @@ def fill_splits(splits: dict[str, Index], fractions: tuple[float, float], split_
     from sklearn.model_selection import train_test_split
 
     splits = dict(splits)
+    total = len(splits["train"])
     for split, fraction in zip(("test", "val"), reversed(fractions), strict=True):
         if split in splits or fraction == 0:
             continue
@@ -133,10 +186,13 @@ def fill_splits(splits: dict[str, Index], fractions: tuple[float, float], split_
         stratify = train.targets if train.targets.ndim == 1 else None
         try:
             kept, cut = train_test_split(
-                np.arange(len(train)), test_size=fraction, random_state=split_seed, stratify=stratify
+                np.arange(len(train)), test_size=math.ceil(fraction * total), random_state=split_seed, stratify=stratify
             )
         except ValueError as error:
-            raise InputError(f"cannot cut {fraction:g} of {len(train)} training samples as {split}: {error}") from None
+            raise InputError(
+                f"cannot cut {fraction:g} of {total} training samples as {split}: {error}; add images or a {split} "
+                f"split, or set data.{split}_fraction (0 for none)"
+            ) from None
         splits["train"] = train.take(np.sort(kept))
         splits[split] = replace(train.take(np.sort(cut)), notes=())
     return {split: splits[split] for split in ("train", "val", "test") if split in splits}
