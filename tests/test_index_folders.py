@@ -7,9 +7,15 @@ import pytest
 from pictures import class_folders, picture, save
 
 from template.data.dataset import Images, read_image
-from template.data.index import Index, PackedStrings, list_images, read_folder
+from template.data.index import Index, list_images
+from template.data.packed import PackedStrings
+from template.data.sources import read_source
 from template.data.transforms import Preprocessing
 from template.errors import InputError
+
+
+def read_folder(root: Path, fractions: tuple[float, float], split_seed: int = 0) -> dict[str, Index]:
+    return read_source("folder", root, fractions, split_seed)
 
 
 def test_classes_are_the_folders_with_images_and_hidden_ones_are_skipped_with_one_note(tmp_path: Path) -> None:
@@ -36,7 +42,7 @@ def test_a_class_that_train_does_not_have_is_refused(tmp_path: Path) -> None:
     class_folders(tmp_path / "train", ["a", "b", "c"])
     class_folders(tmp_path / "val", ["b", "c", "d"])
     with pytest.raises(InputError, match="class 'd' in val is not in train"):
-        read_folder(tmp_path)
+        read_folder(tmp_path, (0, 0))
 
 
 def test_clutter_of_desktops_is_not_counted(tmp_path: Path) -> None:
@@ -86,13 +92,13 @@ def test_an_empty_class_folder_is_left_out_with_a_note(tmp_path: Path) -> None:
 def test_a_folder_without_classes_says_what_is_needed(tmp_path: Path, missing: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"point data.root at your images|at least 2 are needed"):
-        read_folder(tmp_path / missing)
+        read_folder(tmp_path / missing, (0, 0))
 
 
 def test_split_folders_without_train_are_refused(tmp_path: Path) -> None:
     class_folders(tmp_path / "val", ["a", "b"])
     with pytest.raises(InputError, match="has val/ but no train/ folder"):
-        read_folder(tmp_path)
+        read_folder(tmp_path, (0, 0))
 
 
 def test_cut_splits_are_stratified_disjoint_and_follow_their_seed(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from template.data.index import Index
 from template.data.sampler import EvalSampler, Key, TrainSampler, trainer_position
 from template.data.sources import read_source
 from template.data.transforms import Augmentation, DeviceTransform, Preprocessing, TrainTransform
+from template.data.verify import leave_out_damaged
 from template.errors import InputError
 from template.randomness import epoch_order, seed_sample
 
@@ -34,8 +35,10 @@ class DataModule(L.LightningDataModule):
 
     Args:
         root: Folder with the images, or where a named source puts its files.
-        source: ``folder`` (class folders, in split folders or not), ``digits`` (scikit-learn's, written to ``root``),
-            or a torchvision data set: MNIST, FashionMNIST, KMNIST, QMNIST, CIFAR10, CIFAR100.
+        source: ``folder`` (class folders, in split folders or not), a manifest (a .csv, .tsv or .jsonl file with the
+            columns path and label, or one column a class, and optionally split and group), ``digits``
+            (scikit-learn's, written to ``root``), or a torchvision data set: MNIST, FashionMNIST, KMNIST, QMNIST,
+            CIFAR10, CIFAR100.
         preprocessing: What is done to every image, always; it travels in the checkpoint.
         augmentation: What training adds at random.
         global_batch_size: Samples in one optimizer step, over all devices and accumulated batches.
@@ -43,6 +46,7 @@ class DataModule(L.LightningDataModule):
         num_workers: Processes that read samples; 0 reads them in the training process.
         val_fraction: Share of the training samples cut as validation where there is no such split.
         test_fraction: Share of the training samples cut as test where there is no such split; 0 for none.
+        max_damaged: Most files that may be left out because they cannot be decoded; above 0 every file is read once.
         split_seed: Seed of that cut, apart from ``seed``, so that every seed is tested on the same images.
         seed: The run's seed: the order of the epochs and every random draw follow from it.
 
@@ -62,14 +66,16 @@ class DataModule(L.LightningDataModule):
         val_fraction: float = 0.1,
         test_fraction: float = 0.1,
         split_seed: int = 0,
+        max_damaged: int = 0,
         seed: int = 0,
     ) -> None:
         super().__init__()
         for name, value in (("global_batch_size", global_batch_size), ("max_batch_per_device", max_batch_per_device)):
             if value is not None and value < 1:
                 raise InputError(f"data.{name} is {value}; expected 1 or more")
-        if num_workers < 0:
-            raise InputError(f"data.num_workers is {num_workers}; expected 0 or more")
+        for name, value in (("num_workers", num_workers), ("max_damaged", max_damaged)):
+            if value < 0:
+                raise InputError(f"data.{name} is {value}; expected 0 or more")
         for name, fraction in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
             if not 0 <= fraction < 1:
                 raise InputError(f"data.{name} is {fraction:g}; expected 0 to 1, 1 excluded")
@@ -83,6 +89,7 @@ class DataModule(L.LightningDataModule):
         self.val_fraction = val_fraction
         self.test_fraction = test_fraction
         self.split_seed = split_seed
+        self.max_damaged = max_damaged
         self.seed = seed
 
     @cached_property
@@ -95,6 +102,8 @@ class DataModule(L.LightningDataModule):
         splits = read_source(self.source, self.root, (self.val_fraction, self.test_fraction), self.split_seed)
         if "val" not in splits:
             raise InputError(f"no validation images: add {self.root}/val, or set data.val_fraction above 0")
+        if self.max_damaged:
+            splits = leave_out_damaged(splits, self.max_damaged)
         for index in splits.values():
             for note in index.notes:
                 log.warning(note)
@@ -119,6 +128,7 @@ class DataModule(L.LightningDataModule):
             "val_fraction": self.val_fraction,
             "test_fraction": self.test_fraction,
             "split_seed": self.split_seed,
+            "max_damaged": self.max_damaged,
         }
 
     def fingerprints(self) -> dict[str, str]:
