@@ -15,12 +15,11 @@ NO_CUT = (0.0, 0.0)
 
 def write(path: Path, header: list[str], rows: list[list[object]]) -> Path:
     """One table as CSV, TSV or JSON Lines, by the suffix."""
+    table: list[list[object]] = [list(header), *rows]
     if path.suffix == ".jsonl":
         lines = [json.dumps(dict(zip(header, row, strict=True)), ensure_ascii=False) for row in rows]
     else:
-        lines = [
-            {".csv": ",", ".tsv": "\t"}[path.suffix].join(str(value) for value in row) for row in ([*header], *rows)
-        ]
+        lines = [{".csv": ",", ".tsv": "\t"}[path.suffix].join(str(value) for value in row) for row in table]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
+from template.data.reading import Picture
 from template.errors import InputError
 from template.randomness import keyed_uniforms
 
@@ -50,12 +51,14 @@ class Preprocessing:
                 f"preprocessing.size is {self.size} and .resize {self.resize}; expected 1 <= size <= resize, in pixels"
             )
 
-    def sample(self, image: Tensor) -> Tensor:
-        """Resize the shorter side and cut out the centre: (3, H, W) uint8 to (3, size, size) uint8."""
+    def sample(self, image: Tensor | Picture) -> Tensor:
+        """Resize the shorter side and cut out the centre: a picture or (3, H, W) uint8 to (3, size, size) uint8."""
         shorter = self.resize or self.size
-        if min(image.shape[-2:]) != shorter:
-            image = F.resize(image, [shorter], antialias=True)
-        return F.center_crop(image, [self.size, self.size]) if image.shape[-2:] != (self.size, self.size) else image
+        picture = Picture.of(image)
+        pixels = picture.pixels(min(picture.height, picture.width) / shorter)
+        if min(pixels.shape[-2:]) != shorter:
+            pixels = F.resize(pixels, [shorter], antialias=True)
+        return F.center_crop(pixels, [self.size, self.size]) if pixels.shape[-2:] != (self.size, self.size) else pixels
 
     def normalise(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) uint8, or float in [0, 1], to normalised float32 in channels_last memory."""
@@ -111,21 +114,28 @@ class Augmentation:
 
 
 class TrainTransform:
-    """The per-sample half of training, (3, H, W) uint8 to (3, size, size) uint8."""
+    """The per-sample half of training: a picture, or (3, H, W) uint8, to (3, size, size) uint8."""
 
     def __init__(self, preprocessing: Preprocessing, augmentation: Augmentation) -> None:
         self.preprocessing = preprocessing
         self.crop_scale = augmentation.crop_scale
         self.trivial = v2.TrivialAugmentWide() if augmentation.trivial_augment else None
 
-    def __call__(self, image: Tensor) -> Tensor:
+    def __call__(self, image: Tensor | Picture) -> Tensor:
         if self.crop_scale is None:
             image = self.preprocessing.sample(image)
         else:
-            top, left, height, width = random_crop_box(image.shape[-2], image.shape[-1], self.crop_scale)
-            size = [self.preprocessing.size, self.preprocessing.size]
-            image = F.resized_crop(image, top, left, height, width, size, antialias=True)
+            image = self._crop(Picture.of(image), self.crop_scale)
         return image if self.trivial is None else self.trivial(image)
+
+    def _crop(self, picture: Picture, least_area: float) -> Tensor:
+        size = self.preprocessing.size
+        top, left, height, width = random_crop_box(picture.height, picture.width, least_area)
+        pixels = picture.pixels(min(height, width) / size)
+        down, right = pixels.shape[-2] / picture.height, pixels.shape[-1] / picture.width
+        rows = slice(round(top * down), max(round((top + height) * down), round(top * down) + 1))
+        columns = slice(round(left * right), max(round((left + width) * right), round(left * right) + 1))
+        return F.resize(pixels[:, rows, columns], [size, size], antialias=True)
 
 
 def random_crop_box(height: int, width: int, least_area: float) -> tuple[int, int, int, int]:

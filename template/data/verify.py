@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from template.data.dataset import read_image
 from template.data.index import Index
+from template.data.reading import read_image
 from template.data.scan import beside
 from template.errors import InputError
 
