@@ -16,6 +16,10 @@ def steps_of(n: int, batch: int, ranks: int, accumulation: int) -> list[list[int
     return [[i for epoch in epochs for micro in epoch[at : at + accumulation] for _, i in micro] for at in starts]
 
 
+def sizes_of(n: int, batch: int, ranks: int, accumulation: int) -> list[int]:
+    return [len(micro) for rank in range(ranks) for micro in TrainSampler(n, batch, 0, ranks, rank, accumulation)]
+
+
 @pytest.mark.parametrize(("ranks", "accumulation"), SHAPES)
 def test_ranks_and_accumulation_partition_each_global_batch(ranks: int, accumulation: int) -> None:
     for n in range(12, 31):
@@ -23,7 +27,10 @@ def test_ranks_and_accumulation_partition_each_global_batch(ranks: int, accumula
         kept = n - TrainSampler(n, 12, 0, ranks, 0, accumulation).dropped
         steps = steps_of(n, 12, ranks, accumulation)
         assert [sorted(step) for step in steps] == [sorted(order[i : min(i + 12, kept)]) for i in range(0, kept, 12)]
-        assert n - kept < ranks * accumulation
+        assert n - kept < ranks
+        assert TrainSampler(n, 12, 0, ranks, 0, accumulation).smallest_batch == min(
+            sizes_of(n, 12, ranks, accumulation)
+        )
 
 
 @pytest.mark.parametrize(("ranks", "accumulation"), SHAPES)
@@ -64,8 +71,8 @@ def test_a_position_gives_exactly_the_batches_that_are_left_also_to_a_second_ite
 def test_a_batch_or_split_too_small_for_its_pieces_is_refused() -> None:
     with pytest.raises(InputError, match=r"global_batch_size is 3; 2 process\(es\) x 2"):
         TrainSampler(100, 3, 0, ranks=2, accumulation=2)
-    with pytest.raises(InputError, match="training split has 3 samples"):
-        TrainSampler(3, 100, 0, ranks=2, accumulation=2)
+    with pytest.raises(InputError, match="training split has 1 samples"):
+        TrainSampler(1, 100, 0, ranks=2, accumulation=2)
 
 
 @pytest.mark.parametrize(("n", "ranks"), [(5, 2), (7, 3), (8, 1), (4, 4)])

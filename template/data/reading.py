@@ -29,13 +29,16 @@ class Picture:
     Args:
         height: Of the whole image, upright, in pixels.
         width: The same.
-        decode: From 1, 2, 4 or 8, by which it may divide height and width, to (3, H, W) uint8.
+        decode: From the divisor of height and width, 1 or where ``scalable`` also 2, 4 or 8, to (3, H, W) uint8; odd
+            sizes are rounded up.
+        scalable: Whether pixels can be had coarser at less cost.
     """
 
-    def __init__(self, height: int, width: int, decode: Callable[[int], Tensor]) -> None:
+    def __init__(self, height: int, width: int, decode: Callable[[int], Tensor], scalable: bool = False) -> None:
         self.height = height
         self.width = width
-        self._decode = decode
+        self.decode = decode
+        self.scalable = scalable
 
     @classmethod
     def of(cls, image: "Tensor | Picture") -> "Picture":
@@ -49,7 +52,8 @@ class Picture:
         Raises:
             InputError: The file is damaged.
         """
-        return self._decode(next(divisor for divisor in (8, 4, 2, 1) if divisor == 1 or divisor * MARGIN <= reduction))
+        divisors = (8, 4, 2, 1) if self.scalable else (1,)
+        return self.decode(next(divisor for divisor in divisors if divisor == 1 or divisor * MARGIN <= reduction))
 
 
 def open_image(path: Path) -> Picture:
@@ -76,7 +80,7 @@ def open_image(path: Path) -> Picture:
 
     if orientation in (5, 6, 7, 8):
         height, width = width, height
-    return Picture(height, width, decode)
+    return Picture(height, width, decode, scalable=jpeg)
 
 
 def read_image(path: Path) -> Tensor:

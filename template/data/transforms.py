@@ -31,12 +31,15 @@ class Preprocessing:
         resize: Shorter side before the centre is cut out, in pixels; None is the same as ``size``.
         mean: Subtracted from red, green and blue, as fractions of 255.
         std: Divides red, green and blue afterwards, as fractions of 255.
+        store_size: Shorter side, in pixels, to which larger images are brought before anything else; None is as they
+            are. It is ``data.store_size``.
     """
 
     size: int = 224
     resize: int | None = None
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    store_size: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -50,11 +53,24 @@ class Preprocessing:
             raise InputError(
                 f"preprocessing.size is {self.size} and .resize {self.resize}; expected 1 <= size <= resize, in pixels"
             )
+        if self.store_size is not None and self.store_size < (self.resize or self.size):
+            raise InputError(
+                f"data.store_size is {self.store_size}, and preprocessing needs {self.resize or self.size} pixels; "
+                "store as many or more"
+            )
+
+    def store(self, image: Tensor | Picture) -> Picture:
+        """Bring the shorter side down to ``store_size``: what a cache keeps. Done twice it changes nothing."""
+        picture = Picture.of(image)
+        shorter, size = min(picture.height, picture.width), self.store_size
+        if size is None or shorter <= size:
+            return picture
+        return Picture.of(F.resize(picture.pixels(shorter / size), [size], antialias=True))
 
     def sample(self, image: Tensor | Picture) -> Tensor:
         """Resize the shorter side and cut out the centre: a picture or (3, H, W) uint8 to (3, size, size) uint8."""
         shorter = self.resize or self.size
-        picture = Picture.of(image)
+        picture = self.store(image)
         pixels = picture.pixels(min(picture.height, picture.width) / shorter)
         if min(pixels.shape[-2:]) != shorter:
             pixels = F.resize(pixels, [shorter], antialias=True)
@@ -125,7 +141,7 @@ class TrainTransform:
         if self.crop_scale is None:
             image = self.preprocessing.sample(image)
         else:
-            image = self._crop(Picture.of(image), self.crop_scale)
+            image = self._crop(self.preprocessing.store(image), self.crop_scale)
         return image if self.trivial is None else self.trivial(image)
 
     def _crop(self, picture: Picture, least_area: float) -> Tensor:
