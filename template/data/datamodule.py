@@ -305,7 +305,14 @@ class KeyedBatches(Dataset[Batch]):
         shapes = {tuple(image.shape) for image in images}
         if len(shapes) > 1:
             raise InputError(f"a batch needs images of one shape, and the data set returned {sorted(shapes)}")
-        return {"image": torch.stack(images), "target": torch.stack(targets), "key": torch.tensor(keys)}
+        return {"image": _stack(images), "target": torch.stack(targets), "key": torch.tensor(keys)}
+
+
+def _stack(images: list[Tensor]) -> Tensor:
+    """(3, S, S) each to (B, 3, S, S), in the memory order that they have: to change it takes 0.2 ms an image."""
+    if images[0].ndim == 3 and all(image.stride(0) == 1 for image in images):
+        return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
+    return torch.stack(images)
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -64,16 +64,18 @@ def open_image(path: Path) -> Picture:
     """
     try:
         data = path.read_bytes()
-        with Image.open(io.BytesIO(data)) as image:
-            orientation = image.getexif().get(_ORIENTATION, 1)
-            width, height = image.size
-            jpeg = isinstance(image, JpegImagePlugin.JpegImageFile) and image.mode in ("RGB", "L")
+        image = Image.open(io.BytesIO(data))
+        orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception as error:  # for damaged files PIL raises a dozen kinds
         raise _unreadable(path, error) from error
+    width, height = image.size
+    jpeg = isinstance(image, JpegImagePlugin.JpegImageFile) and image.mode in ("RGB", "L")
+    opened = [image]  # for the first decoding: to parse the header again takes a tenth of the time
 
     def decode(divisor: int) -> Tensor:
         try:
-            pixels = _decode_jpeg(data, divisor) if jpeg else _decode_any(data)
+            with opened.pop() if opened else Image.open(io.BytesIO(data)) as image:
+                pixels = _decode_jpeg(image, data, divisor) if jpeg else _decode_any(image)
         except Exception as error:
             raise _unreadable(path, error) from error
         return _upright(pixels, orientation)
@@ -92,32 +94,30 @@ def read_image(path: Path) -> Tensor:
     return open_image(path).pixels()
 
 
-def _decode_jpeg(data: bytes, divisor: int) -> Tensor:
+def _decode_jpeg(image: Image.Image, data: bytes, divisor: int) -> Tensor:
     """(3, H, W) uint8; simplejpeg makes the same pixels as PIL in about 0.6 of its time."""
-    with Image.open(io.BytesIO(data)) as image:
-        if simplejpeg is not None:
-            least = {"min_height": -(-image.height // divisor), "min_width": -(-image.width // divisor)}
-            with contextlib.suppress(ValueError):  # PIL says better what is wrong, and is the judge of it
-                return torch.from_numpy(simplejpeg.decode_jpeg(data, **least)).permute(2, 0, 1)
-        image.draft(None, (image.width // divisor, image.height // divisor))
-        image.load()
-        return _tensor(image)
+    if simplejpeg is not None:
+        least = {"min_height": -(-image.height // divisor), "min_width": -(-image.width // divisor)}
+        with contextlib.suppress(ValueError):  # PIL says better what is wrong, and is the judge of it
+            return torch.from_numpy(simplejpeg.decode_jpeg(data, **least)).permute(2, 0, 1)
+    image.draft(None, (image.width // divisor, image.height // divisor))
+    image.load()
+    return _tensor(image)
 
 
-def _decode_any(data: bytes) -> Tensor:
-    with Image.open(io.BytesIO(data)) as image:
-        image.load()
-        if image.mode == "F":
-            raise ValueError("it holds 32-bit floating-point numbers; convert it to 8 or 16 bits")
-        if image.mode.startswith("I"):  # 16 bits, or 32 that may hold 16
-            values = np.asarray(image)
-            if values.min() < 0 or values.max() > 0xFFFF:
-                raise ValueError("it holds 32-bit numbers above 65535; convert it to 8 or 16 bits")
-            return torch.from_numpy((values >> 8).astype(np.uint8)).expand(3, -1, -1)
-        if image.has_transparency_data:
-            rgba = image.convert("RGBA")
-            return _tensor(Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba))
-        return _tensor(image)
+def _decode_any(image: Image.Image) -> Tensor:
+    image.load()
+    if image.mode == "F":
+        raise ValueError("it holds 32-bit floating-point numbers; convert it to 8 or 16 bits")
+    if image.mode.startswith("I"):  # 16 bits, or 32 that may hold 16
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 0xFFFF:
+            raise ValueError("it holds 32-bit numbers above 65535; convert it to 8 or 16 bits")
+        return torch.from_numpy((values >> 8).astype(np.uint8)).expand(3, -1, -1)
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        return _tensor(Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba))
+    return _tensor(image)
 
 
 def _tensor(image: Image.Image) -> Tensor:
