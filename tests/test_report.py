@@ -19,6 +19,7 @@ from template.callbacks.wandb_samples import WandbSamples
 from template.cli import main
 from template.data.datamodule import DataModule
 from template.data.index import Index
+from template.data.packed import PackedStrings
 from template.data.transforms import Preprocessing
 from template.errors import InputError
 from template.model.module import Classifier
@@ -43,7 +44,7 @@ def copied(run: Path, tmp_path: Path) -> Path:
 def judged(targets: np.ndarray, probabilities: np.ndarray, names: tuple[str, ...]) -> Judged:
     """Made by hand, for what small runs do not have."""
     n = len(targets)
-    index = Index(Path(), [f"{i}.png" for i in range(n)], targets, names, np.zeros((n, 8, 8), np.uint8))
+    index = Index(Path(), PackedStrings(f"{i}.png" for i in range(n)), targets, names, np.zeros((n, 8, 8), np.uint8))
     task: Any = "multiclass" if targets.ndim == 1 else "multilabel"
     module = Classifier(names, Preprocessing(size=8), width=4, task=task)
     values = {"split": "test", "data": {}, "accuracy": 0.5}

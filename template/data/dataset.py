@@ -4,16 +4,18 @@ Nothing is opened until a sample is asked for, and a sample depends on its key a
 Python, NumPy and torch from (seed, epoch, index), so any random transform may be used.
 """
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from template.data.cache import Cache
 from template.data.index import Index
-from template.errors import InputError
+from template.data.reading import Picture, open_image, read_image
 
+__all__ = ["Images", "read_image"]
 Key = tuple[int, int]
 
 
@@ -22,12 +24,24 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
 
     Args:
         index: Where the images are and what they are labelled.
-        transform: (3, H, W) uint8 to (3, S, S) uint8: what has to be done sample by sample, on the CPU.
+        transform: Picture to (3, S, S) uint8: what has to be done sample by sample, on the CPU. ``picture.pixels()``
+            is the whole image, (3, H, W) uint8; asked for less, it is decoded faster.
+        cache: Keeps what has been decoded, or None.
+        unchanged: Side of the images that ``transform`` returns as they are, if there are any: where these are in
+            memory or in the cache, a batch of them is fetched at once.
     """
 
-    def __init__(self, index: Index, transform: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self,
+        index: Index,
+        transform: Callable[[Picture], Tensor],
+        cache: Cache | None = None,
+        unchanged: int | None = None,
+    ) -> None:
         self.index = index
         self.transform = transform
+        self.cache = cache
+        self.unchanged = unchanged
 
     def __len__(self) -> int:
         return len(self.index)
@@ -35,40 +49,30 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, key: Key) -> tuple[Tensor, Tensor]:
         """Image (3, S, S) uint8 and target: int64 scalar, or (K,) float32 for multi-label."""
         _, i = key
-        return self.transform(self.read(i)), self.target(i)
+        return self.transform(self.picture(i)), self.target(i)
 
-    def read(self, i: int) -> Tensor:
-        """Sample ``i`` before any transform, (3, H, W) uint8."""
+    def picture(self, i: int) -> Picture:
+        """Sample ``i`` before any transform."""
+        if self.cache is not None:
+            return self.cache.picture(i)
         if self.index.pixels is None:
-            return read_image(self.index.root / self.index.paths[i])
+            return open_image(self.index.root / self.index.paths[i])
         pixels = torch.from_numpy(self.index.pixels[i])
-        return pixels.expand(3, -1, -1) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+        return Picture.of(pixels.expand(3, -1, -1) if pixels.ndim == 2 else pixels.permute(2, 0, 1))
+
+    def batch(self, rows: Sequence[int]) -> Tensor | None:
+        """(B, 3, S, S) uint8 of samples that are there already and need no work of their own, else None."""
+        size, pixels = self.unchanged, self.index.pixels
+        if size is None:
+            return None
+        if pixels is None:
+            return None if self.cache is None else self.cache.batch(rows, size)
+        if pixels.shape[1:3] != (size, size):
+            return None
+        batch = torch.from_numpy(pixels[np.asarray(rows)])
+        return batch[:, None].expand(-1, 3, -1, -1) if batch.ndim == 3 else batch.permute(0, 3, 1, 2)
 
     def target(self, i: int) -> Tensor:
         """Target of sample ``i``: int64 scalar, or (K,) float32 for multi-label."""
         target = torch.as_tensor(self.index.targets[i])
         return target.to(torch.float32 if target.ndim else torch.int64)
-
-
-def read_image(path: Path) -> Tensor:
-    """Decode an image file upright and in colour, (3, H, W) uint8; alpha is composited on white.
-
-    Raises:
-        InputError: The file is missing, damaged or not an image.
-    """
-    import numpy as np
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(path) as image:
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-            if upright.has_transparency_data:
-                rgba = upright.convert("RGBA")
-                white = Image.new("RGBA", rgba.size, "white")
-                upright = Image.alpha_composite(white, rgba)
-            pixels = np.array(upright.convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as error:  # PIL raises all three for damaged files
-        reason = str(error).replace(str(path), path.name)
-        raise InputError(f"cannot read {path}: {reason}; mend or remove the file") from error
-    return torch.from_numpy(pixels).permute(2, 0, 1)

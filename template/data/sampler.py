@@ -76,6 +76,12 @@ class TrainSampler(Sampler[list[Key]]):
         """Batches in an epoch on this rank, whatever the position: the Trainer counts them from the epoch's start."""
         return self.batches
 
+    @property
+    def smallest_batch(self) -> int:
+        """Samples in the smallest batch of an epoch, over all ranks."""
+        last = (self.batches - 1) // self.accumulation
+        return min(size // (self.ranks * batches) for size, batches in (self._window(0), self._window(last)))
+
     def window_size(self, batch: int, limit: int | None = None) -> int:
         """Samples over all ranks in the accumulation window that a batch belongs to.
 

@@ -1,11 +1,14 @@
-"""Named data sets: scikit-learn's bundled digits as files on disk, and torchvision's data sets."""
+"""Where images come from: folders, manifests, scikit-learn's digits as files on disk, torchvision's data sets."""
 
 import shutil
 from pathlib import Path
 
 import numpy as np
 
-from template.data.index import Index, PackedStrings, fill_splits, read_folder
+from template.data.index import Index, read_folder
+from template.data.manifest import MANIFEST_SUFFIXES, read_manifest
+from template.data.packed import PackedStrings, release_free_memory
+from template.data.splits import fill_splits
 from template.errors import InputError, did_you_mean
 
 #: torchvision data sets that hold their images in memory: a train and a test half, one label an image.
@@ -16,7 +19,7 @@ def read_source(source: str, root: Path, fractions: tuple[float, float], split_s
     """Index the named source into its splits.
 
     Args:
-        source: ``folder``, ``digits``, or one of :data:`TORCHVISION`.
+        source: ``folder``, ``digits``, one of :data:`TORCHVISION`, or a manifest: a .csv, .tsv or .jsonl file.
         root: Where the files are, or are to be put.
         fractions: Shares cut as val and test where the source has no such split.
         split_seed: Seed of that cut.
@@ -24,15 +27,24 @@ def read_source(source: str, root: Path, fractions: tuple[float, float], split_s
     Raises:
         InputError: The source is unknown, or its files are not there and cannot be had.
     """
+    groups = None
     if source == "digits":
         write_digits(root)
-        source = "folder"
-    if source == "folder":
-        return read_folder(root, fractions, split_seed)
-    if source in TORCHVISION:
-        return _read_torchvision(source, root, fractions, split_seed)
-    known = ("folder", "digits", *TORCHVISION)
-    raise InputError(f"data.source is {source!r}{did_you_mean(source, known)} Known: {', '.join(known)}")
+    if source in ("folder", "digits"):
+        splits = read_folder(root)
+    elif source in TORCHVISION:
+        splits = _read_torchvision(source, root)
+    elif Path(source).suffix.lower() in MANIFEST_SUFFIXES:
+        splits, groups = read_manifest(_find_manifest(source, root), root)
+    else:
+        known = ("folder", "digits", *TORCHVISION)
+        raise InputError(
+            f"data.source is {source!r}{did_you_mean(source, known)} Known: {', '.join(known)}, or a manifest: a file "
+            f"whose name ends in {', '.join(MANIFEST_SUFFIXES)}"
+        )
+    splits = fill_splits(splits, fractions, split_seed, groups)
+    release_free_memory()
+    return splits
 
 
 def write_digits(root: Path) -> None:
@@ -63,7 +75,14 @@ def write_digits(root: Path) -> None:
     partial.rename(root)
 
 
-def _read_torchvision(name: str, root: Path, fractions: tuple[float, float], split_seed: int) -> dict[str, Index]:
+def _find_manifest(source: str, root: Path) -> Path:
+    found = next((path for path in (Path(source), root / source) if path.is_file()), None)
+    if found is None:
+        raise InputError(f"data.source is {source!r}, and there is no such file, neither there nor in {root}")
+    return found
+
+
+def _read_torchvision(name: str, root: Path) -> dict[str, Index]:
     from torchvision import datasets
 
     dataset_class = getattr(datasets, name)
@@ -84,4 +103,4 @@ def _read_torchvision(name: str, root: Path, fractions: tuple[float, float], spl
         class_names = tuple(class_name.strip() for class_name in images.classes)
         targets = np.asarray(images.targets, dtype=np.int64)
         splits[split] = Index(root, names, targets, class_names, pixels=pixels)
-    return fill_splits(splits, fractions, split_seed)
+    return splits

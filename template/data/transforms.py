@@ -14,6 +14,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
+from template.data.reading import Picture
 from template.errors import InputError
 from template.randomness import keyed_uniforms
 
@@ -30,12 +31,15 @@ class Preprocessing:
         resize: Shorter side before the centre is cut out, in pixels; None is the same as ``size``.
         mean: Subtracted from red, green and blue, as fractions of 255.
         std: Divides red, green and blue afterwards, as fractions of 255.
+        store_size: Shorter side, in pixels, to which larger images are brought before anything else; None is as they
+            are. It is ``data.store_size``.
     """
 
     size: int = 224
     resize: int | None = None
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    store_size: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -49,13 +53,28 @@ class Preprocessing:
             raise InputError(
                 f"preprocessing.size is {self.size} and .resize {self.resize}; expected 1 <= size <= resize, in pixels"
             )
+        if self.store_size is not None and self.store_size < (self.resize or self.size):
+            raise InputError(
+                f"data.store_size is {self.store_size}, and preprocessing needs {self.resize or self.size} pixels; "
+                "store as many or more"
+            )
 
-    def sample(self, image: Tensor) -> Tensor:
-        """Resize the shorter side and cut out the centre: (3, H, W) uint8 to (3, size, size) uint8."""
+    def store(self, image: Tensor | Picture) -> Picture:
+        """Bring the shorter side down to ``store_size``: what a cache keeps. Done twice it changes nothing."""
+        picture = Picture.of(image)
+        shorter, size = min(picture.height, picture.width), self.store_size
+        if size is None or shorter <= size:
+            return picture
+        return Picture.of(_shorter(picture.pixels(shorter / size), size))
+
+    def sample(self, image: Tensor | Picture) -> Tensor:
+        """Resize the shorter side and cut out the centre: a picture or (3, H, W) uint8 to (3, size, size) uint8."""
         shorter = self.resize or self.size
-        if min(image.shape[-2:]) != shorter:
-            image = F.resize(image, [shorter], antialias=True)
-        return F.center_crop(image, [self.size, self.size]) if image.shape[-2:] != (self.size, self.size) else image
+        picture = self.store(image)
+        pixels = picture.pixels(min(picture.height, picture.width) / shorter)
+        if min(pixels.shape[-2:]) != shorter:
+            pixels = _shorter(pixels, shorter)
+        return F.center_crop(pixels, [self.size, self.size]) if pixels.shape[-2:] != (self.size, self.size) else pixels
 
     def normalise(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) uint8, or float in [0, 1], to normalised float32 in channels_last memory."""
@@ -111,21 +130,28 @@ class Augmentation:
 
 
 class TrainTransform:
-    """The per-sample half of training, (3, H, W) uint8 to (3, size, size) uint8."""
+    """The per-sample half of training: a picture, or (3, H, W) uint8, to (3, size, size) uint8."""
 
     def __init__(self, preprocessing: Preprocessing, augmentation: Augmentation) -> None:
         self.preprocessing = preprocessing
         self.crop_scale = augmentation.crop_scale
         self.trivial = v2.TrivialAugmentWide() if augmentation.trivial_augment else None
 
-    def __call__(self, image: Tensor) -> Tensor:
+    def __call__(self, image: Tensor | Picture) -> Tensor:
         if self.crop_scale is None:
             image = self.preprocessing.sample(image)
         else:
-            top, left, height, width = random_crop_box(image.shape[-2], image.shape[-1], self.crop_scale)
-            size = [self.preprocessing.size, self.preprocessing.size]
-            image = F.resized_crop(image, top, left, height, width, size, antialias=True)
+            image = self._crop(self.preprocessing.store(image), self.crop_scale)
         return image if self.trivial is None else self.trivial(image)
+
+    def _crop(self, picture: Picture, least_area: float) -> Tensor:
+        size = self.preprocessing.size
+        top, left, height, width = random_crop_box(picture.height, picture.width, least_area)
+        pixels = picture.pixels(min(height, width) / size)
+        down, right = pixels.shape[-2] / picture.height, pixels.shape[-1] / picture.width
+        rows = slice(round(top * down), max(round((top + height) * down), round(top * down) + 1))
+        columns = slice(round(left * right), max(round((left + width) * right), round(left * right) + 1))
+        return _resize(pixels[:, rows, columns], size, size)
 
 
 def random_crop_box(height: int, width: int, least_area: float) -> tuple[int, int, int, int]:
@@ -208,6 +234,20 @@ class DeviceTransform:
     def _beta(self, alpha: float, u: Tensor) -> Tensor:
         table = self.beta_quantiles[alpha].to(u.device)
         return table[(u * (len(table) - 1)).round().long()]
+
+
+def _shorter(image: Tensor, side: int) -> Tensor:
+    """Bring the shorter side to ``side`` and keep the aspect: (3, H, W) uint8 to the same."""
+    height, width = image.shape[-2:]
+    if height <= width:
+        return _resize(image, side, int(side * width / height))
+    return _resize(image, int(side * height / width), side)
+
+
+def _resize(image: Tensor, height: int, width: int) -> Tensor:
+    """(3, H, W) uint8 to (3, height, width) uint8, antialiased; colour by colour in memory it takes 0.6 of the time."""
+    batch = image[None].contiguous(memory_format=torch.channels_last)
+    return torch.nn.functional.interpolate(batch, (height, width), mode="bilinear", antialias=True)[0]
 
 
 def _unit(images: Tensor) -> Tensor:

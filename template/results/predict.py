@@ -14,8 +14,8 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from template.data.dataset import read_image
 from template.data.index import IMAGE_SUFFIXES, list_images
+from template.data.reading import open_image
 from template.errors import InputError, did_you_mean
 from template.model.module import load_classifier
 from template.results.evaluate import find_checkpoint
@@ -51,7 +51,7 @@ class Predictor:
         Raises:
             InputError: The file is missing, damaged or not an image.
         """
-        return self.module.preprocessing.sample(read_image(path))
+        return self.module.preprocessing.sample(open_image(path))
 
     @torch.inference_mode()
     def logits(self, images: Tensor) -> Tensor:
