@@ -15,6 +15,7 @@ from torchvision.transforms.v2 import functional as F
 from template.checks.page import Line
 from template.data.dataset import Images
 from template.data.index import Index
+from template.data.reading import Picture
 from template.errors import InputError
 
 SIDE = 16  # of the thumbnails, in pixels
@@ -44,7 +45,7 @@ class Seen:
 
 def look(index: Index, seconds: float, most: int | None = None) -> Seen:
     """Read the images of a split, as many as the time allows, on all cores."""
-    images = Images(index, _as_it_is)
+    images = Images(index, Picture.pixels)
     order = np.random.default_rng(0).permutation(len(index))[:most].tolist()
     end = time.monotonic() + seconds
     rows: list[int] = []
@@ -53,7 +54,7 @@ def look(index: Index, seconds: float, most: int | None = None) -> Seen:
 
     def read(row: int) -> tuple[int, tuple[bytes, tuple[int, int], np.ndarray] | str]:
         try:
-            image = images.read(row)
+            image = images.picture(row).pixels()
         except InputError as error:
             return row, str(error)
         height, width = image.shape[-2:]
@@ -238,7 +239,3 @@ def _nearest(queries: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.nd
         distances.append(least)
         rows.append(row)
     return (torch.cat(distances) / queries.shape[1] ** 0.5).numpy(), torch.cat(rows).numpy()
-
-
-def _as_it_is(image: torch.Tensor) -> torch.Tensor:
-    return image

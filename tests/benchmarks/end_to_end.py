@@ -91,15 +91,15 @@ def template_epochs(root: Path, run: Path, epochs: int, options: list[str]) -> l
 
         def on_train_batch_end(self, trainer: L.Trainer, *_: object) -> None:
             if trainer.is_last_batch:
-                rates.append(len(trainer.datamodule.splits["train"]) / (time.perf_counter() - marks[-1]))  # type: ignore[attr-defined]
+                rates.append(len(trainer.datamodule.splits["train"]) / (time.perf_counter() - marks[-1]))  # type: ignore
 
     build, build_trainer = module_file.build_network, L.Trainer.__init__
 
     def with_clock(self: L.Trainer, **arguments: object) -> None:
-        build_trainer(self, **{**arguments, "callbacks": [*arguments["callbacks"], Clock()]})  # type: ignore[misc,arg-type]
+        build_trainer(self, **{**arguments, "callbacks": [*arguments["callbacks"], Clock()]})  # type: ignore
 
-    module_file.build_network = lambda *_: tiny()  # type: ignore[assignment]
-    L.Trainer.__init__ = with_clock  # type: ignore[assignment,method-assign]
+    module_file.build_network = lambda *_: tiny()
+    L.Trainer.__init__ = with_clock  # type: ignore
     try:
         status = template(
             [
