@@ -5,7 +5,7 @@ BIN := .venv/bin
 RUN_PYTHON := $(BIN)/python -m template
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train resume evaluate predict report export test test-slow lint rename clean
+.PHONY: help setup train check resume evaluate predict report export test test-slow lint rename clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
@@ -28,6 +28,9 @@ train: .venv/complete  ## train and test: CONFIG=configs/digits.yaml ARGS="--see
 
 resume: .venv/complete  ## continue a run where it stopped: RUN=runs/... ARGS="--trainer.max_epochs 60"
 	$(RUN_PYTHON) fit --resume $(RUN) $(ARGS)
+
+check: .venv/complete  ## find trouble before a run, in under two minutes: CONFIG=configs/digits.yaml
+	$(RUN_PYTHON) check --config $(CONFIG) $(ARGS)
 
 evaluate: .venv/complete  ## metrics of a run's best checkpoint: RUN=runs/...
 	$(RUN_PYTHON) evaluate $(RUN) $(ARGS)

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 #: The rest of ``trainer`` may change too, but for those that are named below.
 _FREE = (
     *("trainer.", "checkpoints.", "early_stopping.", "wandb.", "tensorboard", "report", "run_dir"),
+    *("nonfinite.", "quick_check"),
     *("data.root", "data.num_workers", "data.max_batch_per_device", "data.cache"),
 )
 _BOUND = (

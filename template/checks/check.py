@@ -1,7 +1,7 @@
 """The checks in their order: the whole page before a run, and the quick part that every fit begins with."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,13 @@ from template.model.module import Classifier
 from template.run_folder import WandbMode
 
 _READING = 40.0  # seconds for reading images, of all splits together; about 10,000 photographs on two cores
+Check = Callable[[Bench], Iterator[Line]]
+OF_BATCHES: list[Check] = [batches.first_batch, batches.input_range, batches.validation_is_fixed]
+OF_LEARNING: list[Check] = [
+    *(learning.outputs, learning.initial_loss, learning.gradients, learning.one_batch),
+    *(step.rows_apart, step.growth, step.synchronisation),
+]
+OF_SETTINGS: list[Check] = [settings.batches, settings.batch_statistics, settings.precision]
 
 
 def examine(
@@ -45,33 +52,8 @@ def examine(
         picture: Where to draw a batch as the network sees it; None draws none.
     """
     page = Page()
-    splits = datamodule.splits
-    seen: dict[str, data.Seen] = {}
-
-    def labels() -> Iterator[Line]:
-        check_labels(splits, module.task)
-        yield Line(
-            "PASS", "labels", f"{module.task}, as {len(module.class_names)} classes ask for, in {', '.join(splits)}"
-        )
-
-    def read() -> Iterator[Line]:
-        total = sum(len(index) for index in splits.values())
-        for split, index in splits.items():
-            seen[split] = data.look(index, _READING * len(index) / total)
-        yield from data.files(splits, seen)
-
-    page.run("data", [labels, read])
-    page.run(
-        "data",
-        [
-            partial(data.sizes, seen, datamodule.preprocessing.size),
-            partial(data.classes, splits, module.settings["class_weights"] is not None),
-            partial(data.duplicates, splits, seen),
-            partial(data.near_duplicates, splits, seen),
-            partial(data.labels_tell, splits, seen),
-        ],
-    )
-    if page.failed and any(line.name in ("labels", "files") for line in page.lines("FAIL")):
+    examine_images(page, datamodule, module)
+    if any(line.name in ("labels", "files") for line in page.lines("FAIL")):
         return page  # steps on such data would only fail too
     benches: list[Bench] = []
 
@@ -80,27 +62,49 @@ def examine(
         return iter(())
 
     page.run("data", [loaders])
-    if not benches:
-        return page
-    (bench,) = benches
-    of_data = [batches.first_batch, batches.input_range, batches.validation_is_fixed]
-    of_learning = [learning.outputs, learning.initial_loss, learning.gradients, learning.one_batch]
-    of_steps = [step.rows_apart, step.growth, step.synchronisation]
-    page.run("data", [partial(check, bench) for check in of_data])
-    if picture is not None:
-        page.run("data", [partial(draw, bench, picture)])
-    page.run("learning", [partial(check, bench) for check in [*of_learning, *of_steps]])
-    page.run(
-        "speed",
-        [
-            partial(speed.loader_and_step, bench),
-            partial(speed.memory, bench),
-            partial(speed.disk, bench, folder, keep_best),
-        ],
-    )
-    first = [partial(settings.schedule, bench, warmup_epochs), partial(settings.monitor, bench, monitor)]
-    page.run("settings", [*first, *_of_settings(bench, wandb)])
+    for bench in benches:
+        page.run("data", [partial(check, bench) for check in OF_BATCHES])
+        if picture is not None:
+            page.run("data", [partial(draw, bench, picture)])
+        page.run("learning", [partial(check, bench) for check in OF_LEARNING])
+        of_speed: list[Check] = [
+            speed.loader_and_step,
+            speed.memory,
+            partial(speed.disk, folder=folder, keep_best=keep_best),
+        ]
+        page.run("speed", [partial(check, bench) for check in of_speed])
+        first: list[Check] = [
+            partial(settings.schedule, warmup_epochs=warmup_epochs),
+            partial(settings.monitor, name=monitor),
+        ]
+        page.run("settings", [partial(check, bench) for check in [*first, *OF_SETTINGS]])
+        page.run("settings", [partial(settings.account, wandb)])
     return page
+
+
+def examine_images(page: Page, datamodule: DataModule, module: Classifier, seconds: float = _READING) -> None:
+    """Look at labels and images, for up to so many seconds."""
+    splits = datamodule.splits
+    seen: dict[str, data.Seen] = {}
+
+    def labels() -> Iterator[Line]:
+        check_labels(splits, module.task)
+        found = f"{module.task}, as {len(module.class_names)} classes ask for, in {', '.join(splits)}"
+        yield Line("PASS", "labels", found)
+
+    def read() -> Iterator[Line]:
+        total = sum(len(index) for index in splits.values())
+        for split, index in splits.items():
+            seen[split] = data.look(index, seconds * len(index) / total)
+        yield from data.files(splits, seen)
+
+    page.run("data", [labels, read, partial(data.sizes, seen, datamodule.preprocessing.size)])
+    if any(line.name == "labels" for line in page.lines("FAIL")):
+        return
+    page.run("data", [partial(data.classes, splits, module.settings["class_weights"] is not None)])
+    page.run(
+        "data", [partial(check, splits, seen) for check in (data.duplicates, data.near_duplicates, data.labels_tell)]
+    )
 
 
 def quick(
@@ -128,19 +132,11 @@ def quick(
         return page
     bench = Bench(datamodule, module, trainer)
     # What fit refuses by itself, such as a warmup as long as the run, it says in its own words.
-    page.run("settings", _of_settings(bench, wandb))
+    page.run("settings", [partial(check, bench) for check in OF_SETTINGS])
+    page.run("settings", [partial(settings.account, wandb)])
     if folder is not None:
         page.run("speed", [partial(speed.disk, bench, folder, keep_best)])
     return page
-
-
-def _of_settings(bench: Bench, wandb: WandbMode) -> list[Any]:
-    return [
-        partial(settings.batches, bench),
-        partial(settings.batch_statistics, bench),
-        partial(settings.precision, bench),
-        partial(settings.account, wandb),
-    ]
 
 
 def check(options: Any, picture: Path) -> Page:

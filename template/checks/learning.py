@@ -64,7 +64,9 @@ def initial_loss(bench: Bench) -> Iterator[Line]:
     value, expected = float(loss.mean()), untrained_loss(module, batch["target"])
     finding = judge_initial_loss(value, expected)
     found = f"{value:.3f}; {known(expected, module)}"
-    if finding is None:
+    if expected <= 0:
+        yield Line("FAIL", "initial loss", found, "equal logits cannot have such a loss: is a sign wrong?")
+    elif finding is None:
         yield Line("PASS", "initial loss", found)
     else:
         yield Line("WARN" if math.isfinite(value) else "FAIL", "initial loss", found, finding)

@@ -19,7 +19,7 @@ def draw(bench: Bench, path: Path, most: int = 24) -> Iterator[Line]:
     rows = -(-len(images) // 6)
     figure = Figure(figsize=(9, 1.7 * rows), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, 6, squeeze=False).flat
+    axes = list(figure.subplots(rows, 6, squeeze=False).flat)
     for axis in axes:
         axis.set_axis_off()
     for axis, image, target in zip(axes, images, batch["target"].cpu(), strict=False):
