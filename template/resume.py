@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 _FREE = (
     *("trainer.", "checkpoints.", "early_stopping.", "wandb.", "tensorboard", "report", "run_dir"),
     *("data.root", "data.num_workers", "data.max_batch_per_device"),
+    *("model.compile", "model.checkpoint_activations"),
 )
 _BOUND = (
     *("trainer.precision", "trainer.gradient_clip_val", "trainer.gradient_clip_algorithm"),
