@@ -95,8 +95,11 @@ def fit_parser() -> "ArgumentParser":
     from jsonargparse import ArgumentParser
     from lightning.pytorch import Trainer
 
+    from template.callbacks.averaging import Ema
     from template.callbacks.checkpoints import Checkpoints
+    from template.callbacks.fine_tuning import FineTuning
     from template.callbacks.nonfinite import NonFinite
+    from template.callbacks.schedules import Schedule
     from template.callbacks.warmup_cosine import WarmupCosine
     from template.data.datamodule import DataModule
     from template.model.module import Classifier
@@ -119,6 +122,9 @@ def fit_parser() -> "ArgumentParser":
     from_data = {"class_names", "preprocessing", "data", "seed"}
     parser.add_class_arguments(Classifier, "model", instantiate=False, skip=from_data)
     parser.add_class_arguments(WarmupCosine, "warmup_cosine", instantiate=False)
+    parser.add_class_arguments(Schedule, "schedule", instantiate=False)
+    parser.add_class_arguments(FineTuning, "fine_tuning", instantiate=False)
+    parser.add_class_arguments(Ema, "ema", instantiate=False)
     parser.add_class_arguments(Checkpoints, "checkpoints", instantiate=False, skip={"folder"})
     parser.add_class_arguments(NonFinite, "nonfinite", instantiate=False)
     parser.add_class_arguments(EarlyStopOptions, "early_stopping", instantiate=False)

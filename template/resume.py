@@ -22,6 +22,7 @@ _FREE = (
     *("trainer.", "checkpoints.", "early_stopping.", "wandb.", "tensorboard", "report", "run_dir"),
     *("nonfinite.", "quick_check"),
     *("data.root", "data.num_workers", "data.max_batch_per_device", "data.cache"),
+    *("model.compile", "model.checkpoint_activations"),
 )
 _BOUND = (
     *("trainer.precision", "trainer.gradient_clip_val", "trainer.gradient_clip_algorithm"),

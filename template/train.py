@@ -1,5 +1,6 @@
 """A config becomes data, module and Trainer; the best checkpoint is tested, and a run folder tells of it."""
 
+import itertools
 import logging
 import math
 from collections.abc import Sequence
@@ -12,20 +13,24 @@ import lightning.pytorch as L
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
+from template.callbacks.averaging import Ema, MovingAverage
 from template.callbacks.checkpoints import Checkpoints, WholeFileIO
 from template.callbacks.early_stopping import EarlyStop
+from template.callbacks.fine_tuning import FineTuning
 from template.callbacks.first_batch import FirstBatch
+from template.callbacks.loss_scale import LossScale
 from template.callbacks.nonfinite import NonFinite
 from template.callbacks.progress import Bar
+from template.callbacks.schedules import build_schedule
 from template.callbacks.signals import Signals
 from template.callbacks.step_log import StepLog, stage_values
 from template.callbacks.wandb_samples import WandbSamples
-from template.callbacks.warmup_cosine import WarmupCosine
 from template.callbacks.watch import Watch
 from template.checks.check import quick
 from template.checks.labels import check_labels
 from template.data.datamodule import DataModule
 from template.errors import InputError, did_you_mean
+from template.model.criterion import balanced_weights
 from template.model.module import Classifier
 from template.results.after_fit import report_fit
 from template.results.evaluate import print_metrics
@@ -113,13 +118,7 @@ def fit(
     L.seed_everything(options.seed, workers=False, verbose=False)
     datamodule = DataModule(**options.data.as_dict(), seed=options.seed)
     check_labels(datamodule.splits, options.model.task)
-    module = Classifier(
-        **options.model.as_dict(),
-        class_names=datamodule.class_names,
-        preprocessing=datamodule.preprocessing,
-        data=datamodule.settings(),
-        seed=options.seed,
-    )
+    module = build_module(options, datamodule)
     checkpoints = Checkpoints(**options.checkpoints.as_dict())
     check_monitor(checkpoints.monitor, module)
 
@@ -168,6 +167,27 @@ def fit(
     return folder
 
 
+def build_module(options: Any, datamodule: DataModule) -> Classifier:
+    """The classifier of the options, with what it takes from the data.
+
+    Raises:
+        InputError: An option is wrong.
+    """
+    model = options.model.as_dict()
+    if model["class_weights"] == "balanced":
+        index = datamodule.splits["train"]
+        model["class_weights"] = balanced_weights(index.counts(), len(index), model["task"])
+    module = Classifier(
+        **model,
+        class_names=datamodule.class_names,
+        preprocessing=datamodule.preprocessing,
+        data=datamodule.settings(),
+        seed=options.seed,
+    )
+    module.scale_learning_rate(datamodule.global_batch_size)
+    return module
+
+
 def _quick_check(
     options: Any, datamodule: DataModule, module: Classifier, trainer: L.Trainer, folder: Path | None
 ) -> None:
@@ -214,13 +234,19 @@ def _trainer(options: Any, checkpoints: Checkpoints, folder: Path | None) -> L.T
     callbacks: list[L.Callback] = [
         FirstBatch(),
         NonFinite(**options.nonfinite.as_dict()),
+        LossScale(),
         StepLog(),
         Watch(),
-        WarmupCosine(**options.warmup_cosine.as_dict()),
+        build_schedule(options),
         Signals(checkpoints),
         checkpoints,
         WandbSamples(),
     ]
+    ema, fine_tuning = Ema(**options.ema.as_dict()), FineTuning(**options.fine_tuning.as_dict())
+    if ema.decay is not None:
+        callbacks.append(MovingAverage(ema.decay))
+    if fine_tuning.head_epochs or fine_tuning.freeze_norms:
+        callbacks.append(fine_tuning)
     early = EarlyStopOptions(**options.early_stopping.as_dict())
     if early.patience is not None:
         callbacks.append(EarlyStop(checkpoints.monitor, checkpoints.mode, early.patience, early.min_delta))
@@ -250,10 +276,16 @@ def set_batches(trainer: L.Trainer, datamodule: DataModule) -> None:
     """Derive the accumulation from the global batch size and the number of processes, and say so.
 
     Raises:
-        InputError: ``trainer.accumulate_grad_batches`` was set too, to something else.
+        InputError: The batch cannot be cut so, or ``trainer.accumulate_grad_batches`` was set too, to something else.
     """
-    ranks = trainer.world_size
+    ranks, size, most = trainer.world_size, datamodule.global_batch_size, datamodule.max_batch_per_device
     accumulation = datamodule.accumulation(ranks)
+    if size < ranks * accumulation:
+        raise InputError(
+            f"data.global_batch_size is {size}: {ranks} processes x {accumulation} accumulated batch"
+            f"{'es' * (accumulation > 1)}{f' of at most {most}' if most else ''} need at least one sample each; the "
+            f"nearest that can be cut: {' or '.join(map(str, nearest_batches(size, ranks, most)))}"
+        )
     if trainer.accumulate_grad_batches not in (1, accumulation):
         raise InputError(
             f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}; leave it out: it follows from "
@@ -265,6 +297,23 @@ def set_batches(trainer: L.Trainer, datamodule: DataModule) -> None:
         f"global batch of {datamodule.global_batch_size} = {ranks} process{'es' * (ranks > 1)} x {accumulation} "
         f"accumulated batch{'es' * (accumulation > 1)} of up to {each}"
     )
+
+
+def nearest_batches(size: int, ranks: int, most: int | None) -> list[int]:
+    """The global batch sizes next to one, below and above, that give each of their pieces a sample.
+
+    Args:
+        size: What was asked for.
+        ranks: Processes.
+        most: Samples in a piece, or None for any number.
+    """
+
+    def possible(n: int) -> bool:
+        return n >= ranks * (1 if most is None else -(-n // (ranks * most)))
+
+    below = next((n for n in range(size, 0, -1) if possible(n)), None)
+    above = next(n for n in itertools.count(size) if possible(n))
+    return sorted({above} if below is None else {below, above})
 
 
 def _test(trainer: L.Trainer, module: Classifier, datamodule: DataModule, checkpoints: Checkpoints) -> dict[str, Any]:

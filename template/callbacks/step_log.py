@@ -7,8 +7,10 @@ import time
 import lightning.pytorch as L
 import torch
 
+from template.callbacks.loss_scale import LossScale
 from template.callbacks.nonfinite import gradient_norm
-from template.model.module import Classifier, Totals
+from template.model.module import Classifier
+from template.model.totals import Totals
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class StepLog(L.Callback):
             values = self._step_values(trainer, pl_module.train_totals)
             if last:
                 epoch = pl_module.train_totals.of_epoch(trainer)
-                values |= {f"train/epoch_{name}": mean for name, mean in epoch.items()}
+                values |= {f"train/epoch_{name}": mean for name, mean in epoch.items() if name != "ignored"}
             self._restart_clock()
             self.latest_step = trainer.global_step
             self._log(trainer, values, periodic=True)
@@ -87,6 +89,8 @@ class StepLog(L.Callback):
 
     def _step_values(self, trainer: L.Trainer, totals: Totals) -> dict[str, float]:
         means = {f"train/{name}": mean for name, mean in totals.since_line().items()}
+        if means.pop("train/ignored", 0.0) == 1.0:
+            log.warning("every target since the last line is ignored (-100): the loss is 0 and nothing is learnt")
         elapsed = max(time.perf_counter() - self._since, 1e-9)
         values = {
             **means,
@@ -97,7 +101,8 @@ class StepLog(L.Callback):
         }
         if self._gradient_norm is not None:
             values["train/gradient_norm"] = float(self._gradient_norm)
-        return values | _peak_memory()
+        scale = next((c for c in trainer.callbacks if isinstance(c, LossScale)), None)  # type: ignore[attr-defined]
+        return values | (scale.values() if scale else {}) | _peak_memory()
 
     def _log(self, trainer: L.Trainer, values: dict[str, float], periodic: bool = False) -> None:
         if not trainer.is_global_zero or not values:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from typing import Any
 
 import lightning.pytorch as L
 from torch import Tensor
@@ -33,8 +34,8 @@ class WarmupCosine(L.Callback):
     """Sets every group's learning rate before each optimizer step; it is stored only to tell when it changes.
 
     Args:
-        warmup_epochs: Epochs of the rise, fractions allowed.
-        final: Learning rate of the last step, as a share of the peak.
+        warmup_epochs: Epochs of the rise, fractions allowed, before whatever ``schedule.shape`` says.
+        final: Learning rate of the cosine's last step, as a share of the peak.
 
     Raises:
         InputError: A value is out of range, or, when the run starts, the warmup is as long as the run or longer.
@@ -71,16 +72,20 @@ class WarmupCosine(L.Callback):
         if self._stored_total not in (0, self.total):
             log.info(f"learning rate schedule: horizon {self._stored_total} -> {self.total} steps")
 
-    def state_dict(self) -> dict[str, int]:
+    def factor(self, step: int) -> float:
+        """Of the peak learning rate, for a step."""
+        return warmup_cosine(step, self.total, self.warmup, self.final)
+
+    def state_dict(self) -> dict[str, Any]:
         return {"total": self.total}
 
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._stored_total = state_dict["total"]
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: object, batch_idx: int
     ) -> None:
         if batch_idx % trainer.accumulate_grad_batches == 0:
-            factor = warmup_cosine(trainer.global_step, self.total, self.warmup, self.final)
+            factor = self.factor(trainer.global_step)
             for group, peak in zip(trainer.optimizers[0].param_groups, self.peaks, strict=True):
                 group["lr"] = peak * factor

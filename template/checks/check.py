@@ -146,20 +146,14 @@ def check(options: Any, picture: Path) -> Page:
         options: As ``template.cli.parse_fit`` returns them.
         picture: Where to draw a batch.
     """
-    from template.train import set_batches
+    from template.train import build_module, set_batches
 
     page = Page()
     made: list[tuple[DataModule, Classifier, L.Trainer]] = []
 
     def build() -> Iterator[Line]:
         datamodule = DataModule(**options.data.as_dict(), seed=options.seed)
-        module = Classifier(
-            **options.model.as_dict(),
-            class_names=datamodule.class_names,
-            preprocessing=datamodule.preprocessing,
-            data=datamodule.settings(),
-            seed=options.seed,
-        )
+        module = build_module(options, datamodule)
         own = {"enable_progress_bar": False, "logger": False, "enable_checkpointing": False}
         trainer = L.Trainer(**{**options.trainer.as_dict(), **own}, use_distributed_sampler=False)
         set_batches(trainer, datamodule)

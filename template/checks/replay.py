@@ -16,10 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from template.callbacks.nonfinite import CHECKPOINT, STEP, NonFinite, non_finite_names
-from template.callbacks.warmup_cosine import WarmupCosine
+from template.callbacks.schedules import build_schedule
 from template.data.datamodule import DataModule
 from template.errors import InputError
-from template.model.module import Classifier
 
 #: Operations that place infinities on purpose, or hand out memory that holds anything until it is written.
 _MEANT = ("empty", "fill", "full", "scalar_tensor", "where")
@@ -48,19 +47,13 @@ def replay(options: Any, folder: Path, step: dict[str, Any]) -> str:
     Returns:
         What was found, in a few lines.
     """
-    from template.train import set_batches
+    from template.train import build_module, set_batches
 
     L.seed_everything(options.seed, workers=False, verbose=False)
     data = DataModule(**options.data.as_dict(), seed=options.seed)
-    module = Classifier(
-        **options.model.as_dict(),
-        class_names=data.class_names,
-        preprocessing=data.preprocessing,
-        data=data.settings(),
-        seed=options.seed,
-    )
+    module = build_module(options, data)
     watch = Watch(step)
-    callbacks: list[L.Callback] = [WarmupCosine(**options.warmup_cosine.as_dict()), watch]
+    callbacks: list[L.Callback] = [build_schedule(options), watch]
     if options.nonfinite.tolerance:  # what the run skipped has to be skipped again
         callbacks.append(_Skips(tolerance=sys.maxsize))
     own = {"callbacks": callbacks, "enable_progress_bar": False, "limit_val_batches": 0, "num_sanity_val_steps": 0}

@@ -64,7 +64,7 @@ def batch_statistics(bench: Bench) -> Iterator[Line]:
     tail = (len(bench.data.splits["train"]) - bench.sampler.dropped) % bench.data.global_batch_size
     smallest = min(bench.batch_size, tail // pieces) if tail else bench.batch_size
     found = f"{norms} batch norms; batches of {bench.batch_size}, the smallest has {smallest}"
-    remedy = "use group norm, or raise data.max_batch_per_device"
+    remedy = "set model.norm to group, or raise data.max_batch_per_device"
     if smallest == 1 and not _takes_one(bench):
         advice = "batch statistics of one sample are an error; change data.global_batch_size so that more are left over"
         yield Line("FAIL", "batch norm", found, advice)

@@ -1,9 +1,9 @@
 """The LightningModule: one step for every stage, per-sample losses over a known window, optimizer groups."""
 
-import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import lightning.pytorch as L
 import torch
@@ -13,13 +13,18 @@ from torchmetrics import MeanMetric, MetricCollection
 from template import __version__
 from template.data.sampler import TrainSampler
 from template.data.transforms import Preprocessing
-from template.errors import InputError, did_you_mean
-from template.model.criterion import BinaryCrossEntropy, CrossEntropy, Task
+from template.errors import InputError
+from template.model.activation_checkpointing import checkpoint_activations as checkpoint_network
+from template.model.criterion import IGNORED, BinaryCrossEntropy, CrossEntropy, Task
 from template.model.metrics import build_metrics
 from template.model.network import Stem, build_network, load_weights
+from template.model.norms import Norm, use_group_norms, use_synchronised_norms
+from template.model.optimizer import check_optimizer, parameter_groups
+from template.model.totals import Totals
 from template.plain import plain
 from template.randomness import mix, seed_libraries
 
+log = logging.getLogger(__name__)
 #: Where a checkpoint keeps what is needed to use it without a config or the data.
 CHECKPOINT_KEY = "template"
 
@@ -32,18 +37,29 @@ class Classifier(L.LightningModule):
         preprocessing: What was done to the images; kept for prediction and export. Comes from the data.
         data: Settings of the DataModule, plain types, kept so that ``evaluate`` needs nothing but a checkpoint.
         seed: The run's seed: dropout depends on (seed, epoch, batch, rank).
-        network: ``small``, or the name of a torchvision classification network.
-        pretrained: Start from torchvision's ImageNet weights.
+        network: ``small``, the name of a torchvision classification network, or ``timm:`` and the name of one of timm.
+        pretrained: Start from its ImageNet weights.
         weights: Start from the weights in this checkpoint, by name; to continue a run is something else (``--resume``).
         stem: ``small`` keeps the resolution in a ResNet's first layers, for images under about 64 pixels.
         width: Channels of ``small``'s first stage.
         dropout: Probability of dropping a feature before ``small``'s head.
+        norm: ``group`` makes group norms of the batch norms, keeping their affine weights; ``sync`` takes batch
+            statistics over all processes.
+        checkpoint_activations: Names of parts of the network, such as [layer1, layer2], whose activations are computed
+            again in the backward pass instead of kept: less memory, more time.
+        compile: Compile the network; worth it for runs of more than some minutes. Checkpoints are the same either way.
         task: ``multiclass`` for one class an image, ``multilabel`` for any number of them.
         label_smoothing: Share of the target spread over all classes.
         class_weights: K factors of the loss, in the order of the class names: of each class, or for multi-label
-            of its presence.
+            of its presence. ``balanced`` takes them from the training split: every class weighs the same in total.
+        focal_gamma: Power of the focal loss, which makes less of what is right already; 0 is off, 2 is usual.
         optimizer: Name of a class of torch.optim, such as AdamW or SGD.
-        learning_rate: Peak learning rate, for ``global_batch_size`` samples a step.
+        learning_rate: Peak learning rate, for ``base_batch_size`` samples a step.
+        base_batch_size: What the learning rate was chosen for; with another data.global_batch_size it is scaled.
+            None: it is not.
+        batch_scaling: By the batch sizes' quotient (``linear``, arXiv:1706.02677, usual with SGD), or its root
+            (``sqrt``, usual with Adam).
+        layer_decay: Each layer further from the logits learns this many times as fast; below 1 for fine-tuning.
         weight_decay: Of the weights that decay.
         decay_norms_and_biases: Whether parameters of one dimension (norms, biases) decay too.
         optimizer_options: Other arguments of the optimizer, such as {betas: [0.9, 0.95], eps: 1e-8}.
@@ -64,11 +80,18 @@ class Classifier(L.LightningModule):
         stem: Stem = "default",
         width: int = 32,
         dropout: float = 0.0,
+        norm: Norm = "batch",
+        checkpoint_activations: Sequence[str] | None = None,
+        compile: bool = False,
         task: Task = "multiclass",
         label_smoothing: float = 0.0,
-        class_weights: Sequence[float] | None = None,
+        class_weights: Sequence[float] | Literal["balanced"] | None = None,
+        focal_gamma: float = 0.0,
         optimizer: str = "AdamW",
         learning_rate: float = 1e-3,
+        base_batch_size: int | None = None,
+        batch_scaling: Literal["linear", "sqrt"] = "linear",
+        layer_decay: float = 1.0,
         weight_decay: float = 0.05,
         decay_norms_and_biases: bool = False,
         optimizer_options: Mapping[str, Any] | None = None,
@@ -80,32 +103,46 @@ class Classifier(L.LightningModule):
         super().__init__()
         if len(class_names) < 2:
             raise InputError(f"there must be at least 2 classes; found {len(class_names)}: {list(class_names)}")
+        if isinstance(class_weights, str):
+            raise InputError("model.class_weights balanced needs the training split; give K numbers here")
         if class_weights is not None and len(class_weights) != len(class_names):
             raise InputError(f"model.class_weights has {len(class_weights)} numbers for {len(class_names)} classes")
-        for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
+        for name, value in (
+            *(("learning_rate", learning_rate), ("weight_decay", weight_decay)),
+            *(("focal_gamma", focal_gamma), ("layer_decay", layer_decay)),
+        ):
             if value < 0:
                 raise InputError(f"model.{name} is {value}; expected 0 or more")
         for name, value in (("dropout", dropout), ("label_smoothing", label_smoothing)):
             if not 0 <= value < 1:
                 raise InputError(f"model.{name} is {value}; expected 0 to 1, 1 excluded")
-        if width < 1:
-            raise InputError(f"model.width is {width}; expected 1 or more")
+        for name, size in (("width", width), ("base_batch_size", base_batch_size)):
+            if size is not None and size < 1:
+                raise InputError(f"model.{name} is {size}; expected 1 or more")
         self.class_names = tuple(class_names)
         self.preprocessing = preprocessing
         self.data = dict(data or {})
         self.seed = seed
         self.task: Task = task
         self.settings: dict[str, Any] = plain(settings)
-        self.optimizer_class, self.optimizer_arguments = _check_optimizer(
+        self.optimizer_class, self.optimizer_arguments = check_optimizer(
             optimizer, {**(optimizer_options or {}), "lr": learning_rate, "weight_decay": weight_decay}
         )
         self.decay_norms_and_biases = decay_norms_and_biases
+        self.layer_decay = layer_decay
 
         self.network = build_network(network, len(class_names), pretrained, stem, width, dropout)
+        if norm == "group":
+            use_group_norms(self.network)
         if weights is not None:
             load_weights(self.network, weights)
+        checkpoint_network(self.network, checkpoint_activations or ())
+        if compile:
+            self.network.compile()  # in place: a wrapper's _orig_mod would be in the names of the weights
         self.criterion: nn.Module = (
-            CrossEntropy(label_smoothing, class_weights) if task == "multiclass" else BinaryCrossEntropy(class_weights)
+            CrossEntropy(label_smoothing, class_weights, focal_gamma)
+            if task == "multiclass"
+            else BinaryCrossEntropy(class_weights, focal_gamma)
         )
         self.losses = cast("dict[str, MeanMetric]", nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")}))
         metrics = nn.ModuleDict({stage: build_metrics(task, len(class_names)) for stage in ("val", "test")})
@@ -120,6 +157,11 @@ class Classifier(L.LightningModule):
     def probabilities(self, logits: Tensor) -> Tensor:
         """(B, K) logits to (B, K) float32 probabilities: of a softmax, or for multi-label of a sigmoid each."""
         return logits.float().softmax(1) if self.task == "multiclass" else logits.float().sigmoid()
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit" and self.settings["norm"] == "sync":
+            device = self.trainer.strategy.root_device.type
+            self.network = use_synchronised_norms(self.network, device, self.trainer.world_size)
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         logits, parts = self._step(batch)
@@ -143,13 +185,13 @@ class Classifier(L.LightningModule):
         logits, parts = self._step(batch)
         self.losses[stage].update(parts["loss"])
         target = batch["target"]
-        self.metrics[stage].update(logits.float(), target if self.task == "multiclass" else target.long())
+        self.metrics[stage].update(self.probabilities(logits), target.long())
 
     def _train_parts(self, logits: Tensor, target: Tensor, parts: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.task != "multiclass":
             return parts
         hard = target if target.ndim == 1 else target.argmax(1)
-        return {**parts, "accuracy": logits.detach().argmax(1) == hard}
+        return {**parts, "accuracy": logits.detach().argmax(1) == hard, "ignored": hard == IGNORED}
 
     def _window_size(self, batch_idx: int, batch_size: int) -> int:
         """Samples that share this optimizer step, over all ranks and accumulated batches."""
@@ -183,9 +225,28 @@ class Classifier(L.LightningModule):
         return [f"{stage}/{name}" for name in ("loss", *self.metrics[stage].keys())]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        groups = parameter_groups(self.network, self.optimizer_arguments["weight_decay"], self.decay_norms_and_biases)
-        arguments = {name: value for name, value in self.optimizer_arguments.items() if name != "weight_decay"}
-        return self.optimizer_class(groups, **arguments)
+        groups = parameter_groups(
+            self.network,
+            self.optimizer_arguments["lr"],
+            self.optimizer_arguments["weight_decay"],
+            self.decay_norms_and_biases,
+            self.layer_decay,
+        )
+        return self.optimizer_class(groups, **self.optimizer_arguments)
+
+    def scale_learning_rate(self, global_batch_size: int) -> None:
+        """Scale the learning rate from the batch size that it was chosen for, and log the arithmetic."""
+        base, rule = self.settings["base_batch_size"], self.settings["batch_scaling"]
+        if base is None:
+            return
+        power = {"linear": 1.0, "sqrt": 0.5}[rule]
+        rate = self.settings["learning_rate"] * (global_batch_size / base) ** power
+        self.optimizer_arguments["lr"] = rate
+        quotient = f"{global_batch_size} / {base}"
+        log.info(
+            f"learning rate {self.settings['learning_rate']:g} x "
+            f"{quotient if rule == 'linear' else f'sqrt({quotient})'} = {rate:g}"
+        )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[CHECKPOINT_KEY] = {
@@ -225,93 +286,9 @@ def load_classifier(path: Path) -> tuple[Classifier, dict[str, Any]]:
         preprocessing=Preprocessing(**own["preprocessing"]),
         data=own["data"],
         seed=own["seed"],
-        **{**own["model"], "pretrained": False, "weights": None},
+        **{**own["model"], "pretrained": False, "weights": None, "compile": False, "checkpoint_activations": None},
     )
+    if "averaging_state" in checkpoint:
+        log.info(f"{path}: the weights are the moving average (ema.decay) of those that were trained")
     classifier.load_state_dict(checkpoint["state_dict"])
     return classifier.eval(), checkpoint
-
-
-def parameter_groups(network: nn.Module, weight_decay: float, decay_norms_and_biases: bool) -> list[dict[str, Any]]:
-    """Optimizer groups of the parameters that train: those that decay, and those of one dimension, which do not.
-
-    Norms and biases have one dimension each; decaying them only costs accuracy (arXiv:1812.01187, section 3.1).
-    """
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    decayed = [p for p in trained if p.ndim > 1 or decay_norms_and_biases]
-    plain = [p for p in trained if p.ndim <= 1 and not decay_norms_and_biases]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
-
-
-class Totals:
-    """Sums over training samples, kept on the device so that no step waits for it: of the epoch, and since a log line.
-
-    Attributes:
-        names: Names of the P values that are summed.
-        sums: (2, P + 1) sums of the epoch and since the last line, the number of samples last; None before the first.
-    """
-
-    def __init__(self) -> None:
-        self.names: tuple[str, ...] = ()
-        self.sums: Tensor | None = None
-
-    def add(self, parts: Mapping[str, Tensor], count: int) -> None:
-        """Add (B,) values by name, of ``count`` = B samples."""
-        first = next(iter(parts.values()))
-        if self.sums is None:
-            dtype = torch.float32 if first.device.type == "mps" else torch.float64
-            self.names, self.sums = tuple(parts), torch.zeros(2, len(parts) + 1, dtype=dtype, device=first.device)
-        sums = [part.detach().sum(dtype=self.sums.dtype) for part in parts.values()]
-        self.sums += torch.stack([*sums, torch.full_like(sums[0], count)])
-
-    def since_line(self) -> dict[str, float]:
-        """Means by name over this rank's samples since the last call; waits for the device."""
-        if self.sums is None:
-            return {}
-        *sums, count = self.sums[1].tolist()
-        self.sums[1] = 0
-        return self._means(sums, count)
-
-    def of_epoch(self, trainer: L.Trainer) -> dict[str, float]:
-        """Means by name over the epoch's samples of all ranks, which all have to call; starts the next epoch."""
-        if self.sums is None:
-            return {}
-        *sums, count = trainer.strategy.reduce(self.sums[0].clone(), reduce_op="sum").tolist()
-        self.sums[0] = 0
-        return self._means(sums, count)
-
-    def _means(self, sums: list[float], count: float) -> dict[str, float]:
-        """By name; nothing where there is no sample, as after a step that was skipped."""
-        return {name: total / count for name, total in zip(self.names, sums, strict=True)} if count else {}
-
-    def state(self, trainer: L.Trainer) -> dict[str, Any]:
-        """What a checkpoint keeps: the epoch's sums over all ranks, and those of this rank since the last line."""
-        if self.sums is None:
-            return {}
-        epoch = trainer.strategy.reduce(self.sums[0].clone(), reduce_op="sum")
-        return {"names": list(self.names), "sums": torch.stack([epoch, self.sums[1]]).cpu()}
-
-    def restore(self, state: Mapping[str, Any], device: torch.device, first_rank: bool) -> None:
-        """Take up what a checkpoint keeps: rank 0 gets the sums of all ranks, the others start from nothing."""
-        self.sums = None
-        if state:
-            self.names = tuple(state["names"])
-            self.sums = (state["sums"] if first_rank else torch.zeros_like(state["sums"])).to(device)
-
-
-def _check_optimizer(name: str, arguments: dict[str, Any]) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    known = {
-        key: value
-        for key, value in vars(torch.optim).items()
-        if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
-    }
-    if name not in known:
-        raise InputError(f"model.optimizer is {name!r}{did_you_mean(name, known)} Known: {', '.join(sorted(known))}")
-    accepted = [parameter for parameter in inspect.signature(known[name]).parameters if parameter != "params"]
-    for argument in arguments:
-        if argument not in accepted:
-            raise InputError(
-                f"model.optimizer_options has {argument!r}, which {name} does not take"
-                f"{did_you_mean(argument, accepted)} It takes {', '.join(accepted)}"
-            )
-    return known[name], arguments

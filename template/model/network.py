@@ -54,7 +54,8 @@ def build_network(
     """Build a network by name, with a head for ``num_classes``.
 
     Args:
-        name: ``small``, or a classification network of torchvision, such as ``resnet18`` or ``convnext_tiny``.
+        name: ``small``, or a classification network of torchvision, such as ``resnet18`` or ``convnext_tiny``, or
+            with ``timm:`` before it one of timm.
         num_classes: K.
         pretrained: Start from torchvision's best weights for ImageNet (downloaded once by torch.hub).
         stem: ``small`` keeps the resolution in the first layers of a ResNet, for images under about 64 pixels.
@@ -64,6 +65,8 @@ def build_network(
     Raises:
         InputError: The name is unknown, or the network has no such weights or stem.
     """
+    if name.startswith("timm:"):
+        return _timm_network(name.removeprefix("timm:"), num_classes, pretrained)
     if name == "small":
         if pretrained:
             raise InputError("model.pretrained is true, and network 'small' has no pretrained weights; set it false")
@@ -74,21 +77,40 @@ def build_network(
     if name not in known:
         raise InputError(
             f"model.network is {name!r}{did_you_mean(name, ['small', *known])} "
-            "Known: small, and the names of torchvision.models.list_models(module=torchvision.models)"
+            "Known: small, the names of torchvision.models.list_models(module=torchvision.models), and timm:NAME"
         )
     try:
-        network = models.get_model(name, weights="DEFAULT" if pretrained else None)
+        # what Inception and GoogLeNet will leave out one day, and warn of
+        initialise = {"init_weights": True} if name in ("googlenet", "inception_v3") and not pretrained else {}
+        network = models.get_model(name, weights="DEFAULT" if pretrained else None, **initialise)
     except OSError as error:
         raise InputError(
             f"the pretrained weights of {name} could not be downloaded ({error}); put the .pth file into "
             f"{torch.hub.get_dir()}/checkpoints/, or set model.pretrained to false"
         ) from None
     if hasattr(network, "aux_logits"):
-        network.aux_logits, network.AuxLogits = False, None
+        # Inception's and GoogLeNet's second heads: their losses are not taken, so no gradient would reach them
+        network.aux_logits, network.AuxLogits, network.aux1, network.aux2 = False, None, None, None
     replace_head(network, num_classes)
     if stem == "small":
         _small_stem(network, name)
     return network
+
+
+def _timm_network(name: str, num_classes: int, pretrained: bool) -> nn.Module:
+    try:
+        import timm
+    except ImportError:
+        raise InputError(f"model.network timm:{name} needs timm: pip install -e '.[timm]'") from None
+    if not timm.is_model(name):
+        raise InputError(f"model.network is 'timm:{name}'{did_you_mean(name, timm.list_models())} See timm.list_models")
+    try:
+        return timm.create_model(name, pretrained=pretrained, num_classes=num_classes)
+    except (OSError, RuntimeError) as error:
+        raise InputError(
+            f"timm:{name} could not be made ({str(error).splitlines()[0]}); where its weights cannot be "
+            "downloaded, set model.pretrained to false"
+        ) from None
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
@@ -136,6 +158,8 @@ def replace_head(network: nn.Module, num_classes: int) -> None:
         assert isinstance(old, nn.Conv2d)
         new = nn.Conv2d(old.in_channels, num_classes, kernel_size=1)
     network.set_submodule(name, new)
+    if old.weight.shape[0] != num_classes:
+        log.info(f"head {name}: {old.weight.shape[0]} classes replaced by {num_classes}, randomly initialised")
 
 
 def _small_stem(network: nn.Module, name: str) -> None:
