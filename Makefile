@@ -5,7 +5,7 @@ BIN := .venv/bin
 RUN_PYTHON := $(BIN)/python -m template
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train check resume evaluate predict report export test test-slow lint rename clean
+.PHONY: help setup train check resume evaluate predict report export test test-slow bench lint rename clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
@@ -49,6 +49,12 @@ test: .venv/complete  ## the fast tests
 
 test-slow: .venv/complete  ## the tests on real data, some minutes
 	$(BIN)/python -m pytest -q -m slow $(ARGS)
+
+BENCHMARKS := index reading end_to_end overhead
+
+bench: .venv/complete  ## measure, each ratio with its bound; fails where one is missed: BENCHMARKS="index reading"
+	@failed=0; for section in $(BENCHMARKS); do \
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python tests/benchmarks/$$section.py || failed=1; done; exit $$failed
 
 lint: .venv/complete  ## ruff and mypy
 	$(BIN)/ruff check .
