@@ -4,8 +4,10 @@ A tiny network at two sizes of step, against a plain Lightning module that logs 
 alternating runs, because whatever else the machine does only adds time.
 """
 
+import logging
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import lightning.pytorch as L
@@ -75,6 +77,8 @@ def train(module: L.LightningModule, data: object, callbacks: list[L.Callback], 
 
 
 def main() -> None:
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
     rows = Rows(f"Loop overhead, tiny network, batch {BATCH}, minimum of seven alternating runs")
     n = STEPS * BATCH
     pixels = np.random.default_rng(0).integers(0, 256, (n, 28, 28, 3), dtype=np.uint8)
