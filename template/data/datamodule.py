@@ -292,10 +292,10 @@ class KeyedBatches(Dataset[Batch]):
         Raises:
             InputError: The images differ in shape.
         """
-        fetch = getattr(self.dataset, "batch", None)
-        if fetch is not None and (together := fetch([index for _, index in keys])) is not None:
-            labels = torch.stack([self.dataset.target(index) for _, index in keys])  # type: ignore[attr-defined]
-            return {"image": together, "target": labels, "key": torch.tensor(keys)}
+        if isinstance(self.dataset, Images):
+            rows = [index for _, index in keys]
+            if (together := self.dataset.batch(rows)) is not None:
+                return {"image": together, "target": self.dataset.targets(rows), "key": torch.tensor(keys)}
         images, targets = [], []
         for epoch, index in keys:
             seed_sample(self.seed, epoch, index)

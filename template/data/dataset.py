@@ -74,5 +74,9 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
 
     def target(self, i: int) -> Tensor:
         """Target of sample ``i``: int64 scalar, or (K,) float32 for multi-label."""
-        target = torch.as_tensor(self.index.targets[i])
-        return target.to(torch.float32 if target.ndim else torch.int64)
+        return self.targets([i])[0]
+
+    def targets(self, rows: Sequence[int]) -> Tensor:
+        """(B,) int64, or (B, K) float32 for multi-label."""
+        targets = torch.from_numpy(self.index.targets[np.asarray(rows)])
+        return targets.to(torch.float32 if targets.ndim == 2 else torch.int64)

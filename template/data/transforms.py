@@ -6,7 +6,7 @@ sample's key, so they need no generator and no synchronisation, and every sample
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -184,11 +184,15 @@ class DeviceTransform:
         self.classes = classes
         self.seed = seed
         self.mixes = bool(augmentation.mixup or augmentation.cutmix)
+        on_device = replace(augmentation, crop_scale=None, trivial_augment=False)
+        self.draws = on_device != Augmentation()
         self.beta_quantiles = {a: _beta_quantiles(a) for a in {augmentation.mixup, augmentation.cutmix} if a}
 
     def __call__(self, images: Tensor, targets: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) uint8, targets and (B, 2) keys to float images and targets, (B, K) float where mixed."""
         a = self.augmentation
+        if not self.draws:
+            return self.preprocessing.normalise(images), targets
         u = keyed_uniforms(self.seed, keys, 14)[:, :, None, None, None]  # (B, 14, 1, 1, 1)
         if a.shift:
             images = _shift(images, u[:, 0], u[:, 1], a.shift)
