@@ -121,30 +121,6 @@ def test_the_shares_of_the_cut_are_of_all_samples(tmp_path: Path) -> None:
     assert {name: len(split) for name, split in splits.items()} == {"train": 40, "val": 10, "test": 50}
 
 
-@pytest.mark.parametrize(
-    ("targets", "found"),
-    [([1, 2, 3], "found 3 in 1 row, first 2.png; do they start at 1"), ([0, 1, -1], "found -1 in 1 row, first 2.png")],
-)
-def test_labels_out_of_range_are_named_with_their_first_file(targets: list[int], found: str) -> None:
-    paths = PackedStrings(f"{i}.png" for i in range(3))
-    with pytest.raises(InputError, match=r"labels must be in \[0, 2\]") as caught:
-        Index(Path(), paths, np.array(targets), ("a", "b", "c"))
-    assert found in str(caught.value)
-    assert ("start at 1" in str(caught.value)) == (3 in targets)
-
-
-def test_a_multi_label_target_other_than_0_and_1_is_named() -> None:
-    targets = np.array([[0, 1], [1, 2]], dtype=np.uint8)
-    with pytest.raises(InputError, match=r"1\.png has 2 for class 'b'; expected 0 or 1"):
-        Index(Path(), PackedStrings(["0.png", "1.png"]), targets, ("a", "b"))
-
-
-@pytest.mark.parametrize("targets", [np.array([0.0, 1.0]), np.array([[0], [1]]), np.array([0, 1, 1])])
-def test_labels_of_the_wrong_type_or_shape_are_refused(targets: np.ndarray) -> None:
-    with pytest.raises(InputError, match=r"targets are .*expected"):
-        Index(Path(), PackedStrings(["0.png", "1.png"]), targets, ("a", "b"))
-
-
 def test_a_multi_label_target_is_float_and_keeps_its_one_row(tmp_path: Path) -> None:
     save(tmp_path / "0.png", picture(0))
     targets = np.array([[0, 1, 1]], dtype=np.uint8)

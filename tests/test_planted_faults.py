@@ -245,7 +245,7 @@ def _(project: Project) -> None:
 
 @fault("a data set that returns floats", "FAIL", "batch")
 def _(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading.TrainTransform, "__call__", lambda self, image: image.float() / 255)
+    monkeypatch.setattr(loading.TrainTransform, "__call__", lambda self, picture: picture.pixels().float() / 255)
 
 
 @fault("augmentation on validation", "FAIL", "val fixed")

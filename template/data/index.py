@@ -41,26 +41,6 @@ class Index:
     pixels: np.ndarray | None = None
     notes: tuple[str, ...] = field(default=())
 
-    def __post_init__(self) -> None:
-        n, k, targets = len(self.paths), len(self.class_names), self.targets
-        if targets.shape not in ((n,), (n, k)) or targets.dtype.kind not in "iu":
-            raise InputError(
-                f"the targets are {targets.dtype} {targets.shape}; expected integers, ({n},), or 0 and 1, ({n}, {k})"
-            )
-        if targets.ndim == 2:
-            if len(wrong := np.argwhere(targets > 1)):
-                row, column = wrong[0]
-                raise InputError(
-                    f"{self.paths[row]} has {targets[row, column]} for class {self.class_names[column]!r}; "
-                    f"expected 0 or 1; the like in {len(wrong)} places"
-                )
-        elif n and not 0 <= (worst := targets.max() if targets.min() >= 0 else targets.min()) < k:
-            rows = np.flatnonzero(targets == worst)
-            raise InputError(
-                f"labels must be in [0, {k - 1}]; found {worst} in {len(rows)} row{'s' * (len(rows) > 1)}, "
-                f"first {self.paths[rows[0]]}{'; do they start at 1?' * bool(targets.min() == 1)}"
-            )
-
     def __len__(self) -> int:
         return len(self.targets)
 

@@ -133,4 +133,6 @@ def _upright(pixels: Tensor, orientation: int) -> Tensor:
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(f"cannot read {path}: {str(error).replace(str(path), path.name)}; mend or remove the file")
+    unknown = isinstance(error, UnidentifiedImageError)  # its text has the address of a buffer
+    reason = "not an image that is known" if unknown else str(error).replace(str(path), path.name)
+    return InputError(f"cannot read {path}: {reason}; mend or remove the file")

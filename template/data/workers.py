@@ -72,12 +72,14 @@ def warn_of_small_shared_memory(workers: int, batch_bytes: int) -> None:
         )
 
 
-def check_lone_samples(sampler: TrainSampler, network: nn.Module) -> None:
+def check_lone_samples(sampler: TrainSampler, network: nn.Module | None) -> None:
     """Refuse, or where it may work warn of, a last batch of one sample under batch statistics.
 
     Raises:
         InputError: A BatchNorm1d would be given one value a channel.
     """
+    if network is None:  # a loader alone, without the network that it will serve
+        return
     norms = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     size, pieces = sampler.global_batch_size, sampler.ranks * sampler.accumulation
     if not norms or sampler.smallest_batch > 1 or size < 2 * pieces:
