@@ -32,6 +32,7 @@ class Bench:
         self.trainer = trainer
         self.device = trainer.strategy.root_device
         data.trainer = trainer
+        trainer.strategy.connect(module)
         self.train_loader: Any = data.train_dataloader()
         self.val_loader: Any = data.val_dataloader()
         self.sampler: Any = self.train_loader.batch_sampler
