@@ -7,14 +7,18 @@ import numpy as np
 import pytest
 
 from template.checks.labels import check_labels, check_targets, guessing_loss
-from template.data.index import Index, PackedStrings
+from template.data.index import Index
+from template.data.packed import PackedStrings
 from template.errors import InputError
 from template.model.criterion import BinaryCrossEntropy, CrossEntropy
 
 
 def index(targets: list, classes: int = 3, dtype: str = "int64") -> Index:
+    """An index whose targets came in behind its own check."""
     paths = PackedStrings(f"img{row}.png" for row in range(len(targets)))
-    return Index(Path("root"), paths, np.array(targets, dtype=dtype), tuple("abcdef"[:classes]))
+    made = Index(Path("root"), paths, np.zeros(len(targets), dtype=np.int64), tuple("abcdef"[:classes]))
+    object.__setattr__(made, "targets", np.array(targets, dtype=dtype))
+    return made
 
 
 def refusal(targets: list, task: str = "multiclass", classes: int = 3, dtype: str = "int64") -> str:

@@ -27,9 +27,9 @@ def first_batch(bench: Bench) -> Iterator[Line]:
 
 def input_range(bench: Bench) -> Iterator[Line]:
     """Values at the network's first layer, in training and in validation."""
-    keys = bench.keys(min(64, bench.batch_size))
+    keys = bench.keys(bench.few)
     train = _first_input(bench, bench.batch(keys))
-    val = _first_input(bench, bench.batch(bench.keys(64, "val"), "val", training=False))
+    val = _first_input(bench, bench.batch(bench.keys(bench.few, "val"), "val", training=False))
     std, mean = torch.std_mean(train)
     found = f"{float(train.min()):.2f} to {float(train.max()):.2f}, mean {float(mean):.2f}, std {float(std):.2f}"
     own = bench.train_loader.dataset.__getitems__(keys)["image"].float() / 255

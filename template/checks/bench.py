@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import cached_property
 from typing import Any
 
 import lightning.pytorch as L
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from template.data.datamodule import Batch, DataModule
 from template.model.module import Classifier
 from template.randomness import epoch_order
+
+_STEP_SECONDS = 0.5  # of one step in a check
 
 
 class Bench:
@@ -29,11 +32,20 @@ class Bench:
         self.trainer = trainer
         self.device = trainer.strategy.root_device
         data.trainer = trainer
+        trainer.strategy.connect(module)
         self.train_loader: Any = data.train_dataloader()
         self.val_loader: Any = data.val_dataloader()
         self.sampler: Any = self.train_loader.batch_sampler
         self.batch_size = -(-data.global_batch_size // (trainer.world_size * trainer.accumulate_grad_batches))
         self.batch_size = min(self.batch_size, len(data.splits["train"]))
+
+    @cached_property
+    def few(self) -> int:
+        """Samples of the steps that only look: up to 32, fewer where such a step takes more than half a second."""
+        module, batch = self.copy(), self.batch(self.keys(min(4, self.batch_size)))
+        still = torch.optim.SGD(module.parameters(), lr=0.0)
+        each = self.seconds(lambda: self.step(module, still, batch), most=1) / len(batch["image"])
+        return max(1, min(32, self.batch_size, max(4, int(_STEP_SECONDS / each))))
 
     def keys(self, n: int, split: str = "train", epoch: int = 0) -> list[tuple[int, int]]:
         """Keys of ``n`` samples: of training in the order of an epoch, of validation the first ones."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ def examine(
     benches: list[Bench] = []
 
     def loaders() -> Iterator[Line]:
+        datamodule.trainer = trainer
+        datamodule.setup("fit")  # chooses the workers where they are automatic
         benches.append(Bench(datamodule, module, trainer))
         return iter(())
 
@@ -130,10 +133,11 @@ def quick(
     page.run("data", [partial(data.duplicates, splits, seen)])
     if page.failed:
         return page
-    bench = Bench(datamodule, module, trainer)
-    # What fit refuses by itself, such as a warmup as long as the run, it says in its own words.
-    page.run("settings", [partial(check, bench) for check in OF_SETTINGS])
-    page.run("settings", [partial(settings.account, wandb)])
+    # What fit says or refuses by itself, such as a warmup as long as the run, is left to it.
+    with _silent():
+        bench = Bench(datamodule, module, trainer)
+    of_settings = [settings.batch_statistics, settings.precision]
+    page.run("settings", [*(partial(check, bench) for check in of_settings), partial(settings.account, wandb)])
     if folder is not None:
         page.run("speed", [partial(speed.disk, bench, folder, keep_best)])
     return page
@@ -160,10 +164,7 @@ def check(options: Any, picture: Path) -> Page:
         made.append((datamodule, module, trainer))
         return iter(())
 
-    log = logging.getLogger("template")
-    level = log.level
-    log.setLevel(logging.ERROR)  # what building them says is on the page
-    try:
+    with _silent():  # what building them says is on the page
         L.seed_everything(options.seed, workers=False, verbose=False)
         page.run("settings", [build])
         if not made:
@@ -177,5 +178,15 @@ def check(options: Any, picture: Path) -> Page:
             folder=options.run_dir or picture.parent,
             picture=picture,
         )
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Let the template log errors only."""
+    log = logging.getLogger("template")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
     finally:
         log.setLevel(level)

@@ -20,7 +20,7 @@ _STEPS = 150  # of learning one batch by heart; the digits' network needs about 
 def outputs(bench: Bench) -> Iterator[Line]:
     """Shape and kind of what the network returns: logits, not probabilities."""
     module = bench.copy()
-    batch = bench.batch(bench.keys(min(32, bench.batch_size)))
+    batch = bench.batch(bench.keys(bench.few))
     logits = bench.logits(module, batch["image"])
     expected = (len(batch["image"]), len(module.class_names))
     found = f"{tuple(logits.shape)}, {float(logits.min()):.2f} to {float(logits.max()):.2f}"
@@ -53,7 +53,7 @@ def outputs(bench: Bench) -> Iterator[Line]:
 def initial_loss(bench: Bench) -> Iterator[Line]:
     """The first loss beside that of a network which knows nothing."""
     module = bench.copy()
-    batch = bench.batch(bench.keys(bench.batch_size))
+    batch = bench.batch(bench.keys(bench.few))
     with torch.no_grad(), bench.trainer.precision_plugin.forward_context():
         parts = module.criterion(module(batch["image"]), batch["target"])
     loss = parts.get("loss")
@@ -81,7 +81,7 @@ def gradients(bench: Bench) -> Iterator[Line]:
     moved: set[str] = set()
     reached: set[str] = set()
     for epoch in range(4):
-        bench.step(module, optimizer, bench.batch(bench.keys(min(32, bench.batch_size), epoch=epoch)))
+        bench.step(module, optimizer, bench.batch(bench.keys(bench.few, epoch=epoch)))
         for name, parameter in module.named_parameters():
             if parameter.grad is not None:
                 reached.add(name)
@@ -117,10 +117,10 @@ def one_batch(bench: Bench, seconds: float = 20.0) -> Iterator[Line]:
     """A few samples learned by heart: with the run's optimizer, and if that fails with a known good one."""
     start = time.monotonic()
     module = bench.copy()
-    n = min(32, bench.batch_size)
+    n = bench.few
     batch = bench.batch(bench.keys(n), training=False)
     once = bench.seconds(lambda: bench.step(bench.copy(), _sgd(module), batch), most=1)
-    while n > 8 and once * _STEPS > seconds / 2:
+    while n > 4 and once * _STEPS > seconds / 2:
         n, once = n // 2, once / 2
     batch = {name: value[:n] for name, value in batch.items()}
 

@@ -1,6 +1,7 @@
 """What `check` prints: a line a finding, PASS, WARN or FAIL, with the value found and what to do."""
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Literal
@@ -35,6 +36,7 @@ class Page:
     """The lines of a check, by group: data, learning, speed, settings."""
 
     groups: dict[str, list[Line]] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
 
     def run(self, group: str, checks: Iterable[Callable[[], Iterable[Line]]]) -> None:
         """Run checks one after the other; one that raises is a FAIL of its own, and the others still run."""
@@ -68,7 +70,8 @@ class Page:
                 if line.advice:
                     rows.append(f"        {'':<{width}}  -> {line.advice}")
         counts = {status: sum(1 for _ in self.lines(status)) for status in ("PASS", "WARN", "FAIL")}
-        return "\n".join([*rows, ", ".join(f"{count} {status}" for status, count in counts.items())])
+        total = ", ".join(f"{count} {status}" for status, count in counts.items())
+        return "\n".join([*rows, f"{total} in {time.monotonic() - self.started:.0f} s"])
 
     def json(self) -> str:
         """The same as JSON: {group: [{status, name, found, advice}]}."""

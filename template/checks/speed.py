@@ -33,7 +33,10 @@ def loader_and_step(bench: Bench) -> Iterator[Line]:
     optimizer = module.configure_optimizers()
     keys = bench.keys(bench.batch_size)
     batch = bench.batch(keys)
-    step = bench.seconds(lambda: bench.step(module, optimizer, batch), most=5, limit=6)
+    few = {name: value[: bench.few] for name, value in batch.items()}
+    step = bench.seconds(lambda: bench.step(module, optimizer, few), most=3, limit=3) * len(keys) / bench.few
+    if step < 1:  # else it is taken to grow with the number of samples
+        step = bench.seconds(lambda: bench.step(module, optimizer, batch), most=5, limit=4)
     load = bench.seconds(lambda: bench.train_loader.dataset.__getitems__(keys), most=5, limit=4)
     workers, cores = bench.data.num_workers, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     on_cpu = bench.device.type == "cpu"
@@ -67,7 +70,7 @@ def memory(bench: Bench) -> Iterator[Line]:
     """Peak memory of a step and the largest batch that fits, from the tensors that the forward pass keeps."""
     module = bench.copy()
     optimizer = module.configure_optimizers()
-    batch = bench.batch(bench.keys(min(16, bench.batch_size)))
+    batch = bench.batch(bench.keys(bench.few))
     n = len(batch["image"])
     kept: dict[int, int] = {}
 

@@ -34,7 +34,7 @@ def growth(bench: Bench) -> Iterator[Line]:
     """Tensors that each step leaves behind."""
     module = bench.copy()
     optimizer = module.configure_optimizers()
-    batch = bench.batch(bench.keys(min(16, bench.batch_size)))
+    batch = bench.batch(bench.keys(bench.few))
     counts: list[int] = []
     graphs: list[int] = []
     memory: list[int] = []
@@ -69,7 +69,7 @@ def synchronisation(bench: Bench) -> Iterator[Line]:
     """Reads of the device's values by the host in the step."""
     module = bench.copy()
     optimizer = module.configure_optimizers()
-    batch = bench.batch(bench.keys(min(16, bench.batch_size)))
+    batch = bench.batch(bench.keys(bench.few))
     bench.step(module, optimizer, batch)
     with host_reads() as reads:
         bench.step(module, optimizer, batch)
