@@ -14,11 +14,8 @@ from template.model.criterion import BinaryCrossEntropy, CrossEntropy
 
 
 def index(targets: list, classes: int = 3, dtype: str = "int64") -> Index:
-    """An index whose targets came in behind its own check."""
     paths = PackedStrings(f"img{row}.png" for row in range(len(targets)))
-    made = Index(Path("root"), paths, np.zeros(len(targets), dtype=np.int64), tuple("abcdef"[:classes]))
-    object.__setattr__(made, "targets", np.array(targets, dtype=dtype))
-    return made
+    return Index(Path("root"), paths, np.array(targets, dtype=dtype), tuple("abcdef"[:classes]))
 
 
 def refusal(targets: list, task: str = "multiclass", classes: int = 3, dtype: str = "int64") -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, JpegImagePlugin
+from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 from torch import Tensor
 
 from template.errors import InputError
