@@ -1,7 +1,9 @@
 """What the tests of training share: a tiny data set on disk, and one function that trains on it."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import lightning.pytorch as L
@@ -86,6 +88,8 @@ def train(
     global_batch_size: int = 8,
     dropout: float = 0.3,
     seed: int = 3,
+    schedule: WarmupCosine | None = None,
+    model: Mapping[str, Any] = MappingProxyType({}),
     **trainer_options: Any,
 ) -> tuple[Classifier, L.Trainer, Recorder]:
     """Train the small network on the images of ``root`` and return it with what happened."""
@@ -100,11 +104,15 @@ def train(
         seed=seed,
     )
     module = Classifier(
-        data.class_names, data.preprocessing, data.settings(), seed, width=4, dropout=dropout, optimizer=optimizer
+        data.class_names,
+        data.preprocessing,
+        data.settings(),
+        seed,
+        **{"width": 4, "dropout": dropout, "optimizer": optimizer, **model},
     )
     checkpoints = Checkpoints(folder / "checkpoints", "val/loss", "min", keep_best=2, every_steps=every_steps)
     recorder = Recorder()
-    own: list[L.Callback] = [StepLog(), WarmupCosine(0.5), checkpoints, recorder, *callbacks]
+    own: list[L.Callback] = [StepLog(), schedule or WarmupCosine(0.5), checkpoints, recorder, *callbacks]
     if keep is not None:
         keep.mkdir(exist_ok=True)
         own.append(KeepAll(keep, checkpoints))
