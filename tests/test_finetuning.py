@@ -114,7 +114,7 @@ def test_few_samples_of_new_digits_are_learnt_better_from_a_network_of_the_other
             *("--model.learning_rate", "3e-3", "--warmup_cosine.warmup_epochs", "1", "--report", "false"),
             *("--checkpoints.monitor", "val/loss", "--checkpoints.mode", "min", "--trainer.accelerator", "cpu"),
         )
-        status, printed, errors = command("fit", *common, *options, "--run_dir", tmp_path / name)
+        status, _, errors = command("fit", *common, *options, "--run_dir", tmp_path / name)
         assert status == 0, errors
         import json
 
