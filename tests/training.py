@@ -90,11 +90,12 @@ def train(
     seed: int = 3,
     schedule: WarmupCosine | None = None,
     model: Mapping[str, Any] = MappingProxyType({}),
+    data: Mapping[str, Any] = MappingProxyType({}),
     **trainer_options: Any,
 ) -> tuple[Classifier, L.Trainer, Recorder]:
     """Train the small network on the images of ``root`` and return it with what happened."""
     L.seed_everything(seed, verbose=False)
-    data = DataModule(
+    datamodule = DataModule(
         root,
         preprocessing=Preprocessing(size=8),
         augmentation=augmentation,
@@ -102,11 +103,12 @@ def train(
         max_batch_per_device=max_batch,
         num_workers=workers,
         seed=seed,
+        **data,
     )
     module = Classifier(
-        data.class_names,
-        data.preprocessing,
-        data.settings(),
+        datamodule.class_names,
+        datamodule.preprocessing,
+        datamodule.settings(),
         seed,
         **{"width": 4, "dropout": dropout, "optimizer": optimizer, **model},
     )
@@ -126,13 +128,13 @@ def train(
             "log_every_n_steps": 2,
             "default_root_dir": folder,
             "use_distributed_sampler": False,
-            "accumulate_grad_batches": data.accumulation(),
+            "accumulate_grad_batches": datamodule.accumulation(),
             "plugins": [WholeFileIO()],
             **trainer_options,
         },
         callbacks=own,
     )
-    trainer.fit(module, data, ckpt_path=resume)
+    trainer.fit(module, datamodule, ckpt_path=resume)
     return module, trainer, recorder
 
 
