@@ -129,4 +129,4 @@ def test_fit_scales_the_learning_rate_and_the_schedule_starts_from_it(command, s
     assert status == 0, errors
     text = (tmp_path / "run" / "train.log").read_text()
     assert "step 1/8 epoch 0" in text
-    assert "train/learning_rate 0.004" in text
+    assert "learning_rate 0.004" in text

@@ -85,7 +85,7 @@ def test_steps_skipped_for_overflow_are_counted_and_logged_and_move_no_weight(im
     _, trainer, _ = train(images, tmp_path, callbacks=(overflow, scale), plugins=scaled())
     assert scale.values() == {"train/skipped_steps": 3.0, "train/loss_scale": 2.0**5}
     assert [step for step, moved in enumerate(overflow.moved) if not moved] == [2, 5, 6]
-    assert "train/skipped_steps 3  train/loss_scale 32" in caplog.text
+    assert "skipped_steps 3  loss_scale 32" in caplog.text
     assert trainer.global_step == 12
 
 
@@ -130,7 +130,7 @@ def test_clipping_bounds_the_norm_of_a_whole_window_and_the_log_has_the_norm_bef
     options: dict[str, Any] = {"max_batch": max_batch, "dropout": 0.0, "gradient_clip_val": 0.01}
     train(images, tmp_path, callbacks=own, log_every_n_steps=1, max_epochs=1, **options)
     assert norms.norms[-1] == pytest.approx(0.01, rel=1e-3)
-    logged = [float(part.split()[1]) for part in caplog.text.split("  ") if part.startswith("train/gradient_norm")]
+    logged = [float(part.split()[1]) for part in caplog.text.split("  ") if part.startswith("gradient_norm")]
     assert len(logged) == 4
     assert min(logged) > 0.02
 

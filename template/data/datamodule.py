@@ -192,7 +192,8 @@ class DataModule(L.LightningDataModule):
             order=self._balanced(index.targets) if self.class_balance else None,
         )
         if trainer.is_global_zero:
-            check_lone_samples(sampler, trainer.lightning_module)
+            if trainer.lightning_module is not None:  # the checks before a run have none yet
+                check_lone_samples(sampler, trainer.lightning_module)
             if sampler.dropped:
                 log.warning(
                     f"the last {sampler.dropped} of {len(index)} samples of each epoch are left out: too few for "
