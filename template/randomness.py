@@ -35,6 +35,23 @@ def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
     return torch.randperm(n, generator=generator).numpy()
 
 
+def balanced_order(targets: np.ndarray, balance: float, seed: int, epoch: int) -> np.ndarray:
+    """Indices drawn with replacement, (n,) int64, in which a rare class is more frequent than it is in the data.
+
+    Args:
+        targets: (n,) class of each sample.
+        balance: A class with a share s of the samples is drawn in proportion to s ** (1 - balance): 0 is as it is, 1
+            every class as often, 0.5 in between.
+        seed: The run's seed.
+        epoch: The epoch; with the seed all that the draws depend on.
+    """
+    counts = np.bincount(targets)
+    weights = np.cumsum(counts[targets].astype(np.float64) ** -balance)
+    generator = torch.Generator().manual_seed(mix(seed, epoch, 1) >> 1)
+    draws = torch.rand(len(targets), generator=generator, dtype=torch.float64).numpy()
+    return np.minimum(np.searchsorted(weights, draws * weights[-1], side="right"), len(targets) - 1)
+
+
 def seed_libraries(value: int) -> None:
     """Seed Python, NumPy and torch on the current devices from one 64-bit value, in about 8 microseconds.
 

@@ -1,7 +1,9 @@
 """What the tests of training share: a tiny data set on disk, and one function that trains on it."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import lightning.pytorch as L
@@ -86,11 +88,14 @@ def train(
     global_batch_size: int = 8,
     dropout: float = 0.3,
     seed: int = 3,
+    schedule: WarmupCosine | None = None,
+    model: Mapping[str, Any] = MappingProxyType({}),
+    data: Mapping[str, Any] = MappingProxyType({}),
     **trainer_options: Any,
 ) -> tuple[Classifier, L.Trainer, Recorder]:
     """Train the small network on the images of ``root`` and return it with what happened."""
     L.seed_everything(seed, verbose=False)
-    data = DataModule(
+    datamodule = DataModule(
         root,
         preprocessing=Preprocessing(size=8),
         augmentation=augmentation,
@@ -98,13 +103,18 @@ def train(
         max_batch_per_device=max_batch,
         num_workers=workers,
         seed=seed,
+        **data,
     )
     module = Classifier(
-        data.class_names, data.preprocessing, data.settings(), seed, width=4, dropout=dropout, optimizer=optimizer
+        datamodule.class_names,
+        datamodule.preprocessing,
+        datamodule.settings(),
+        seed,
+        **{"width": 4, "dropout": dropout, "optimizer": optimizer, **model},
     )
     checkpoints = Checkpoints(folder / "checkpoints", "val/loss", "min", keep_best=2, every_steps=every_steps)
     recorder = Recorder()
-    own: list[L.Callback] = [StepLog(), WarmupCosine(0.5), checkpoints, recorder, *callbacks]
+    own: list[L.Callback] = [StepLog(), schedule or WarmupCosine(0.5), checkpoints, recorder, *callbacks]
     if keep is not None:
         keep.mkdir(exist_ok=True)
         own.append(KeepAll(keep, checkpoints))
@@ -118,13 +128,13 @@ def train(
             "log_every_n_steps": 2,
             "default_root_dir": folder,
             "use_distributed_sampler": False,
-            "accumulate_grad_batches": data.accumulation(),
+            "accumulate_grad_batches": datamodule.accumulation(),
             "plugins": [WholeFileIO()],
             **trainer_options,
         },
         callbacks=own,
     )
-    trainer.fit(module, data, ckpt_path=resume)
+    trainer.fit(module, datamodule, ckpt_path=resume)
     return module, trainer, recorder
 
 

@@ -7,13 +7,14 @@ import multiprocessing
 import signal
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch as L
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -27,7 +28,7 @@ from template.data.transforms import Augmentation, DeviceTransform, Preprocessin
 from template.data.verify import leave_out_damaged
 from template.data.workers import check_lone_samples, choose_workers, cores, warn_of_small_shared_memory
 from template.errors import InputError
-from template.randomness import epoch_order, seed_sample
+from template.randomness import balanced_order, epoch_order, seed_sample
 
 log = logging.getLogger(__name__)
 Batch = dict[str, Tensor]
@@ -46,6 +47,8 @@ class DataModule(L.LightningDataModule):
         augmentation: What training adds at random.
         global_batch_size: Samples in one optimizer step, over all devices and accumulated batches.
         max_batch_per_device: Most samples that fit a device at once; larger pieces are accumulated. None: no limit.
+        class_balance: 0 takes each sample once an epoch, 1 draws every class equally often, with replacement; 0.5 is in
+            between.
         num_workers: Processes that read samples; 0 reads them in the training process, ``auto`` measures and chooses.
         cache: Folder for decoded images, which later epochs and runs read from there; None decodes each time.
         store_size: Shorter side, in pixels, to which larger images are brought right after decoding, with or without
@@ -68,6 +71,7 @@ class DataModule(L.LightningDataModule):
         augmentation: Augmentation = Augmentation(),
         global_batch_size: int = 128,
         max_batch_per_device: int | None = None,
+        class_balance: float = 0.0,
         num_workers: int | Literal["auto"] = 0,
         cache: Path | None = None,
         store_size: int | None = None,
@@ -88,12 +92,15 @@ class DataModule(L.LightningDataModule):
         for name, fraction in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
             if not 0 <= fraction < 1:
                 raise InputError(f"data.{name} is {fraction:g}; expected 0 to 1, 1 excluded")
+        if not 0 <= class_balance <= 1:
+            raise InputError(f"data.class_balance is {class_balance:g}; expected 0 to 1")
         self.root = Path(root)
         self.source = source
         self.preprocessing = replace(preprocessing, store_size=store_size) if store_size else preprocessing
         self.augmentation = augmentation
         self.global_batch_size = global_batch_size
         self.max_batch_per_device = max_batch_per_device
+        self.class_balance = class_balance
         self.num_workers = num_workers if isinstance(num_workers, int) else 0
         self.measures_workers = num_workers == "auto"
         self.cache = cache
@@ -182,9 +189,11 @@ class DataModule(L.LightningDataModule):
             rank=trainer.global_rank,
             accumulation=trainer.accumulate_grad_batches,
             position=trainer_position(trainer),
+            order=self._balanced(index.targets) if self.class_balance else None,
         )
         if trainer.is_global_zero:
-            check_lone_samples(sampler, trainer.lightning_module)
+            if trainer.lightning_module is not None:  # the checks before a run have none yet
+                check_lone_samples(sampler, trainer.lightning_module)
             if sampler.dropped:
                 log.warning(
                     f"the last {sampler.dropped} of {len(index)} samples of each epoch are left out: too few for "
@@ -224,6 +233,11 @@ class DataModule(L.LightningDataModule):
             image, target = self.device_transform(batch["image"], batch["target"], batch["key"])
             return {**batch, "image": image, "target": target}
         return {**batch, "image": self.preprocessing.normalise(batch["image"])}
+
+    def _balanced(self, targets: np.ndarray) -> Callable[[int], np.ndarray]:
+        if targets.ndim > 1:
+            raise InputError("data.class_balance is for one class an image; with several set model.class_weights")
+        return partial(balanced_order, targets, self.class_balance, self.seed)
 
     def _overfit(self, index: Index, batches: int | float) -> Index:
         assert self.trainer is not None

@@ -7,8 +7,10 @@ samples its window holds without asking.
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch.utils.data import Sampler
 
 from template.errors import InputError
@@ -35,6 +37,7 @@ class TrainSampler(Sampler[list[Key]]):
         ranks: Number of processes.
         rank: This process's number.
         accumulation: Batches that one rank accumulates in one optimizer step.
+        order: From an epoch to the (n,) indices of its samples, some perhaps more than once; None is a permutation.
         position: From the batches in an epoch to the (epoch, batches already done in it) that an iterator starts from.
             It is asked each time: a loader with workers makes two iterators where one would do, so none may count.
 
@@ -51,6 +54,7 @@ class TrainSampler(Sampler[list[Key]]):
         rank: int = 0,
         accumulation: int = 1,
         position: Callable[[int], tuple[int, int]] = lambda length: (0, 0),
+        order: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         pieces = ranks * accumulation
         if global_batch_size < pieces:
@@ -71,6 +75,7 @@ class TrainSampler(Sampler[list[Key]]):
         self.dropped = 0 if tail_batches else tail
         self.batches = full * accumulation + tail_batches
         self.position = position
+        self.order = order or partial(epoch_order, n, seed)
 
     def __len__(self) -> int:
         """Batches in an epoch on this rank, whatever the position: the Trainer counts them from the epoch's start."""
@@ -98,18 +103,29 @@ class TrainSampler(Sampler[list[Key]]):
         return self._batches(*self.position(len(self)))
 
     def _batches(self, epoch: int, start: int) -> Iterator[list[Key]]:
-        order = epoch_order(self.n, self.seed, epoch)
+        order = self.order(epoch)
+        epochs = epoch + (repeats(order) << 32)  # a sample's second time in an epoch draws other random numbers
         for batch in range(start, len(self)):
             step, micro_batch = divmod(batch, self.accumulation)
             size, batches = self._window(step)
             first, last = cut(size, self.ranks * batches, micro_batch * self.ranks + self.rank)
             offset = step * self.global_batch_size
-            yield [(epoch, index) for index in order[offset + first : offset + last].tolist()]
+            part = slice(offset + first, offset + last)
+            yield [*zip(epochs[part].tolist(), order[part].tolist(), strict=True)]
 
     def _window(self, step: int) -> tuple[int, int]:
         """Samples over all ranks, and batches a rank, of one optimizer step."""
         size = min(self.global_batch_size, self.n - self.dropped - step * self.global_batch_size)
         return size, min(self.accumulation, self.batches - step * self.accumulation)
+
+
+def repeats(order: np.ndarray) -> np.ndarray:
+    """How often each entry of an order was there before: [3, 1, 3, 3] gives [0, 0, 1, 2]."""
+    by_value = np.argsort(order, kind="stable")
+    values = order[by_value]
+    starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
+    counts = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
+    return counts[np.argsort(by_value)]
 
 
 class EvalSampler(Sampler[list[Key]]):
