@@ -134,5 +134,5 @@ def _upright(pixels: Tensor, orientation: int) -> Tensor:
 
 def _unreadable(path: Path, error: Exception) -> InputError:
     unknown = isinstance(error, UnidentifiedImageError)  # its text has the address of a buffer
-    reason = "not an image that is known" if unknown else str(error).replace(str(path), path.name)
+    reason = "cannot identify image file" if unknown else str(error).replace(str(path), path.name)
     return InputError(f"cannot read {path}: {reason}; mend or remove the file")
