@@ -50,7 +50,7 @@ def refused(command, small, tmp_path):
         (
             ("--checkpoints.monitor", "val/acuracy"),
             "checkpoints.monitor is 'val/acuracy', which validation does not report; did you mean 'val/accuracy'? "
-            "It reports val/loss, val/accuracy, val/macro_f1",
+            "It reports val/loss, val/accuracy, val/auroc, val/calibration_error, val/macro_f1",
         ),
         (("--checkpoints.mode", "up"), "checkpoints.mode is up; expected one of ['max', 'min']"),
         (("--checkpoints.keep_best", "0"), "checkpoints.keep_best is 0; expected above 0"),
