@@ -14,6 +14,7 @@ from training import NoBatchStatistics, assert_same_state, train, write_images
 
 from template.callbacks.checkpoints import WholeFileIO
 from template.callbacks.loss_scale import LossScale
+from template.model.criterion import IGNORED
 from template.model.module import Classifier, load_classifier
 
 
@@ -160,3 +161,19 @@ def test_a_compiled_network_computes_the_same_and_its_checkpoint_is_that_of_a_pl
         plain.load_state_dict(state)
         compiled.load_state_dict(state)
         load_classifier(path)
+
+
+class IgnoreAll(L.Callback):
+    """Makes every training target one that takes no part."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        batch["target"].fill_(IGNORED)
+
+
+def test_steps_whose_targets_are_all_ignored_have_loss_0_move_nothing_and_warn(images, tmp_path, caplog):
+    options: dict[str, Any] = {"optimizer": "SGD", "model": {"weight_decay": 0.0}, "max_epochs": 1}
+    watched = Overflow()
+    recorder = train(images, tmp_path, callbacks=(IgnoreAll(), watched), **options)[2]
+    assert set(recorder.losses.values()) == {0.0}
+    assert watched.moved == [False] * 3
+    assert "every target since the last line is ignored (-100): the loss is 0" in caplog.text

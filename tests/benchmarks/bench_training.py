@@ -22,7 +22,7 @@ from template.cli import main as template
 from template.model.activation_checkpointing import checkpoint_activations
 from template.model.network import build_network
 
-DEVICE = torch.accelerator.current_accelerator() or torch.device("cpu")
+DEVICE = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 SIZE, BATCH = (224, 64) if torch.accelerator.is_available() else (64, 16)
 DIGITS = "configs/digits.yaml"
 
