@@ -50,7 +50,7 @@ test: .venv/complete  ## the fast tests
 test-slow: .venv/complete  ## the tests on real data, some minutes
 	$(BIN)/python -m pytest -q -m slow $(ARGS)
 
-BENCHMARKS := index reading end_to_end overhead
+BENCHMARKS := index reading end_to_end overhead bookkeeping bench_training
 
 bench: .venv/complete  ## measure, each ratio with its bound; fails where one is missed: BENCHMARKS="index reading"
 	@failed=0; for section in $(BENCHMARKS); do \
