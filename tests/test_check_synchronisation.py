@@ -13,42 +13,67 @@ from training import train, write_images
 import template
 from template.callbacks.first_batch import FirstBatch
 from template.callbacks.nonfinite import NonFinite
+from template.callbacks.watch import Watch
 from template.checks.synchronisation import host_reads
 from template.data.transforms import Augmentation, DeviceTransform, Preprocessing
 
 
 class Forbid(L.Callback):
-    """Counts reads between a batch's first hook and its last, in the steps that log nothing."""
+    """Counts reads from before a batch goes to the device until after every callback's last hook of its step.
+
+    The first step of a run, which reports, and the last of an epoch, which is logged, are left out.
+    """
 
     def __init__(self) -> None:
         self.reads: Counter[str] = Counter()
         self.steps = 0
-        self.stack = ExitStack()
 
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        if trainer.global_step > 0 and batch_idx + 1 < trainer.num_training_batches:
-            self.steps += 1
-            self.counted = self.stack.enter_context(host_reads())
+    def on_train_start(self, trainer, pl_module):
+        data, transfer, stack = trainer.datamodule, trainer.datamodule.on_before_batch_transfer, ExitStack()
+        batches = 0
+        counted: Counter[str] = Counter()
 
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.stack.close()
-        self.reads += getattr(self, "counted", Counter())
+        def on_before_batch_transfer(batch, dataloader_idx):
+            nonlocal batches, counted
+            batches += 1
+            if 1 < batches < trainer.num_training_batches:
+                self.steps += 1
+                counted = stack.enter_context(host_reads())
+            return transfer(batch, dataloader_idx)
+
+        def on_train_batch_end(*arguments):  # the module's comes after the callbacks'
+            nonlocal counted
+            stack.close()
+            self.reads, counted = self.reads + counted, Counter()
+
+        data.on_before_batch_transfer = on_before_batch_transfer
+        pl_module.on_train_batch_end = on_train_batch_end
+
+
+class Reads(L.Callback):
+    """Reads one value in one hook of each step."""
+
+    def __init__(self, hook: str) -> None:
+        setattr(self, hook, lambda trainer, pl_module, *arguments: next(pl_module.parameters()).sum().item())
+
+
+def read_in_steps(tmp_path: Path, *callbacks: L.Callback) -> set[str]:
+    root = write_images(tmp_path / "data", {"train": 32, "val": 3, "test": 3})
+    forbid = Forbid()
+    options: dict[str, Any] = {"log_every_n_steps": 50, "max_epochs": 1, "limit_val_batches": 0}
+    train(root, tmp_path / "run", callbacks=(forbid, *callbacks), max_batch=4, num_sanity_val_steps=0, **options)
+    assert forbid.steps == 6
+    return set(forbid.reads)
 
 
 def test_a_step_of_the_template_reads_nothing_from_the_device(tmp_path):
-    root = write_images(tmp_path / "data", {"train": 32, "val": 3, "test": 3})
-    forbid = Forbid()
-    options: dict[str, Any] = {
-        "log_every_n_steps": 50,
-        "max_epochs": 1,
-        "limit_val_batches": 0,
-        "num_sanity_val_steps": 0,
-    }
-    train(
-        root, tmp_path / "run", callbacks=(forbid, FirstBatch(), NonFinite(check_weights=True)), max_batch=4, **options
-    )
-    assert forbid.steps >= 4
-    assert {read for read in forbid.reads if f"{Path(template.__file__).parent}/" in read} == set()
+    reads = read_in_steps(tmp_path, FirstBatch(), NonFinite(check_weights=True), Watch())
+    assert {read for read in reads if f"{Path(template.__file__).parent}/" in read} == set()
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_after_backward", "on_train_batch_end"])
+def test_a_read_in_any_hook_of_the_step_would_be_noticed(tmp_path, hook):
+    assert any(read.startswith(f"item at {__file__}:") for read in read_in_steps(tmp_path, Reads(hook)))
 
 
 @pytest.mark.parametrize(
