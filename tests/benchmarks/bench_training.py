@@ -95,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--skip_compile", action="store_true")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
 
     rows = Rows(
