@@ -88,6 +88,7 @@ def test_two_processes_write_each_step_once_into_one_log_and_one_run_of_wandb(tw
     assert "wandb sync" in text + result.stdout + result.stderr
 
 
+@pytest.mark.slow  # 15 s, more where others work
 def test_a_rank_that_fails_ends_the_run(two, tmp_path):
     images = write_images(tmp_path / "images", {"train": 24, "val": 4})
     damaged = images / "train" / "class0" / "000.png"
