@@ -128,6 +128,8 @@ def fit(
         changed = check_changes(stored_config(resume), config, accept_changes)
         if (resume / "metrics.json").exists() and not changed:
             log.info(f"{resume} is finished: it has a metrics.json; to train on, give --trainer.max_epochs")
+            if first and options.report and not (resume / "report" / "index.html").exists():  # killed while making it
+                report_fit(resume, datamodule, [], upload_checkpoints=False)
             return resume
         resumed = read_last(resume)
         if resumed is not None:

@@ -137,6 +137,16 @@ def test_a_finished_run_says_so_and_stays_as_it_is(config, whole, capsys):
     assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
 
 
+def test_a_run_killed_in_its_report_is_given_one(config, tmp_path, capsys):
+    assert fit(config, tmp_path / "run") == 0
+    assert not (tmp_path / "run" / "report").exists()
+    stored = tmp_path / "run" / "config.yaml"
+    stored.write_text(stored.read_text().replace("report: false", "report: true"))
+    assert resume(tmp_path / "run") == 0
+    assert "is finished" in capsys.readouterr().out
+    assert (tmp_path / "run" / "report" / "index.html").exists()
+
+
 def test_a_longer_run_prints_both_horizons_and_trains_on(config, whole, tmp_path, capsys):
     assert fit(config, tmp_path / "run") == 0
     assert resume(tmp_path / "run", "--trainer.max_epochs", "5") == 0
