@@ -4,13 +4,14 @@ import itertools
 import logging
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 import yaml
+from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities import rank_zero_only
 
 from template.callbacks.averaging import Ema, MovingAverage
@@ -85,6 +86,15 @@ class Wandb:
     name: str | None = None
     tags: list[str] = field(default_factory=list)
     upload_checkpoints: bool = True
+
+
+class Unprofiled(PassThroughProfiler):
+    """Lightning's profiler that does nothing, in a sixth of its time: a step asks it about eighty times."""
+
+    _nothing = nullcontext("")
+
+    def profile(self, action_name: str) -> nullcontext[str]:  # type: ignore[override]
+        return self._nothing
 
 
 def fit(
@@ -259,6 +269,7 @@ def _trainer(options: Any, checkpoints: Checkpoints, folder: Path | None) -> L.T
         callbacks.append(Bar())
     else:
         arguments["enable_progress_bar"] = False
+    arguments["profiler"] = arguments["profiler"] or Unprofiled()
     arguments["callbacks"] = [*callbacks, *_listed(arguments["callbacks"])]
     arguments["plugins"] = [WholeFileIO(), *_listed(arguments["plugins"])]
     return L.Trainer(**arguments, logger=False, default_root_dir=folder, use_distributed_sampler=False)

@@ -74,7 +74,7 @@ class StepLog(L.Callback):
             values = self._step_values(trainer, pl_module.train_totals)
             if last:
                 epoch = pl_module.train_totals.of_epoch(trainer)
-                values |= {f"train/epoch_{name}": mean for name, mean in epoch.items() if name != "ignored"}
+                values |= {f"train/epoch_{name}": mean for name, mean in epoch.items()}
             self._restart_clock()
             self.latest_step = trainer.global_step
             self._log(trainer, values, periodic=True)
@@ -89,7 +89,7 @@ class StepLog(L.Callback):
 
     def _step_values(self, trainer: L.Trainer, totals: Totals) -> dict[str, float]:
         means = {f"train/{name}": mean for name, mean in totals.since_line().items()}
-        if means.pop("train/ignored", 0.0) == 1.0:
+        if means.get("train/loss") == means.get("train/accuracy") == 0.0:  # no answer is that sure and always wrong
             log.warning("every target since the last line is ignored (-100): the loss is 0 and nothing is learnt")
         elapsed = max(time.perf_counter() - self._since, 1e-9)
         values = {

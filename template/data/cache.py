@@ -102,7 +102,7 @@ class Cache:
 
         return Picture(height, width, decode, bool(scalable))
 
-    def batch(self, rows: Sequence[int], size: int) -> Tensor | None:
+    def batch(self, rows: Sequence[int] | np.ndarray, size: int) -> Tensor | None:
         """(B, 3, size, size) uint8 where all the images are there and of that size, else None."""
         entries = self.table[rows, :4]
         if (entries[:, :2] != size).any() or not entries[:, 3].all():

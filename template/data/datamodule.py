@@ -306,10 +306,11 @@ class KeyedBatches(Dataset[Batch]):
         Raises:
             InputError: The images differ in shape.
         """
+        table = np.array(keys, dtype=np.int64)
         if isinstance(self.dataset, Images):
-            rows = [index for _, index in keys]
+            rows = table[:, 1]
             if (together := self.dataset.batch(rows)) is not None:
-                return {"image": together, "target": self.dataset.targets(rows), "key": torch.tensor(keys)}
+                return {"image": together, "target": self.dataset.targets(rows), "key": torch.from_numpy(table)}
         images, targets = [], []
         for epoch, index in keys:
             seed_sample(self.seed, epoch, index)
@@ -319,7 +320,7 @@ class KeyedBatches(Dataset[Batch]):
         shapes = {tuple(image.shape) for image in images}
         if len(shapes) > 1:
             raise InputError(f"a batch needs images of one shape, and the data set returned {sorted(shapes)}")
-        return {"image": _stack(images), "target": torch.stack(targets), "key": torch.tensor(keys)}
+        return {"image": _stack(images), "target": torch.stack(targets), "key": torch.from_numpy(table)}
 
 
 def _stack(images: list[Tensor]) -> Tensor:

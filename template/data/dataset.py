@@ -60,7 +60,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         pixels = torch.from_numpy(self.index.pixels[i])
         return Picture.of(pixels.expand(3, -1, -1) if pixels.ndim == 2 else pixels.permute(2, 0, 1))
 
-    def batch(self, rows: Sequence[int]) -> Tensor | None:
+    def batch(self, rows: Sequence[int] | np.ndarray) -> Tensor | None:
         """(B, 3, S, S) uint8 of samples that are there already and need no work of their own, else None."""
         size, pixels = self.unchanged, self.index.pixels
         if size is None:
@@ -76,7 +76,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         """Target of sample ``i``: int64 scalar, or (K,) float32 for multi-label."""
         return self.targets([i])[0]
 
-    def targets(self, rows: Sequence[int]) -> Tensor:
+    def targets(self, rows: Sequence[int] | np.ndarray) -> Tensor:
         """(B,) int64, or (B, K) float32 for multi-label."""
         targets = torch.from_numpy(self.index.targets[np.asarray(rows)])
         return targets.to(torch.float32 if targets.ndim == 2 else torch.int64)

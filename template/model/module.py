@@ -15,7 +15,7 @@ from template.data.sampler import TrainSampler
 from template.data.transforms import Preprocessing
 from template.errors import InputError
 from template.model.activation_checkpointing import checkpoint_activations as checkpoint_network
-from template.model.criterion import IGNORED, BinaryCrossEntropy, CrossEntropy, Task
+from template.model.criterion import BinaryCrossEntropy, CrossEntropy, Task
 from template.model.metrics import build_metrics
 from template.model.network import Stem, build_network, load_weights
 from template.model.norms import Norm, use_group_norms, use_synchronised_norms
@@ -191,7 +191,7 @@ class Classifier(L.LightningModule):
         if self.task != "multiclass":
             return parts
         hard = target if target.ndim == 1 else target.argmax(1)
-        return {**parts, "accuracy": logits.detach().argmax(1) == hard, "ignored": hard == IGNORED}
+        return {**parts, "accuracy": logits.detach().argmax(1) == hard}
 
     def _window_size(self, batch_idx: int, batch_size: int) -> int:
         """Samples that share this optimizer step, over all ranks and accumulated batches."""

@@ -44,7 +44,7 @@ def write_files(source: Path, root: Path, n: int) -> tuple[np.ndarray, np.ndarra
     return kept
 
 
-def tiny(width: int = 4) -> nn.Module:
+def tiny(width: int = 16) -> nn.Module:
     """Two convolutions, as in the overhead benchmark."""
     return nn.Sequential(
         nn.Conv2d(3, width, 3, stride=2, padding=1),

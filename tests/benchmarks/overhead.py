@@ -1,14 +1,19 @@
-"""The Trainer loop with all of the template's logging and callbacks on: python tests/benchmarks/overhead.py (a minute)
+"""The Trainer loop with all logging, bar, guards and callbacks on: python tests/benchmarks/overhead.py (three minutes)
 
-A tiny network at two sizes of step, against a plain Lightning module that logs nothing and a bare loop: minimum of
-alternating runs, because whatever else the machine does only adds time.
+A tiny network at two sizes of step, against a plain Lightning module that logs nothing and a bare loop: the fastest 50
+steps of alternating runs, because whatever else the machine does only adds time. Then the same without parts of the
+template, which says where the rest goes.
 """
 
 import logging
+import os
 import tempfile
 import time
 import warnings
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import lightning.pytorch as L
 import numpy as np
@@ -18,26 +23,28 @@ from end_to_end import tiny
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from template import train as train_file
 from template.callbacks.checkpoints import Checkpoints
-from template.callbacks.step_log import StepLog
-from template.callbacks.warmup_cosine import WarmupCosine
+from template.callbacks.nonfinite import NonFinite
+from template.cli import parse_fit
 from template.data.datamodule import DataModule
 from template.data.index import Index
 from template.data.packed import PackedStrings
 from template.data.transforms import Preprocessing
 from template.model import module as module_file
 from template.model.module import Classifier
-from template.run_folder import MetricsCsv
+from template.model.totals import Totals
 
-STEPS, BATCH = 150, 128
+FIRST, WINDOW, STEPS = 20, 50, 420  # a window holds one line of the log
+BATCHES = (40, 100)  # about 3 and about 8 ms a step
 
 
 class Plain(L.LightningModule):
     """What a person writes who logs nothing."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.network = tiny(width)
+        self.network = tiny()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, targets = batch
@@ -48,84 +55,134 @@ class Plain(L.LightningModule):
 
 
 class Clock(L.Callback):
-    """Seconds from the tenth step to the last."""
+    """Times at the ends of the windows of steps."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: object) -> None:
-        if trainer.global_step == 10:
-            self.start = time.perf_counter()
-        if trainer.global_step == STEPS:
-            self.seconds = time.perf_counter() - self.start
+        if trainer.global_step >= FIRST and (trainer.global_step - FIRST) % WINDOW == 0:
+            self.times.append(time.perf_counter())
+
+    @property
+    def seconds(self) -> float:
+        """Of the fastest window."""
+        return min(np.diff(self.times))
 
 
-def train(module: L.LightningModule, data: object, callbacks: list[L.Callback], logger: object, folder: Path) -> float:
+def plain(images: Tensor, targets: Tensor, batch: int) -> float:
+    """Seconds of a Lightning module that logs nothing, fed with batches that are ready."""
+    batches = list(zip(images.split(batch), targets.split(batch), strict=True))
+    loader: DataLoader[object] = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
     clock = Clock()
     trainer = L.Trainer(
         max_epochs=1,
         accelerator="cpu",
-        callbacks=[*callbacks, clock],
-        logger=logger,  # type: ignore[arg-type]
-        default_root_dir=folder,
-        enable_checkpointing=bool(callbacks),
+        callbacks=clock,
+        logger=False,
+        enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        limit_val_batches=0,
     )
-    trainer.fit(module, data)
+    trainer.fit(Plain(), loader)
     return clock.seconds
 
 
+def bare(images: Tensor, targets: Tensor, batch: int) -> float:
+    """Seconds of a loop in plain PyTorch."""
+    module, clock = Plain(), Clock()
+    optimizer = module.configure_optimizers()
+    for i, part in enumerate(zip(images.split(batch), targets.split(batch), strict=True)):
+        if i >= FIRST and (i - FIRST) % WINDOW == 0:
+            clock.times.append(time.perf_counter())
+        loss = module.training_step(part, i)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return clock.seconds
+
+
+def template(index: Index, batch: int, *, callbacks: bool = True, loggers: bool = True) -> float:
+    """Seconds of the template's module and data, with all that ``fit`` adds to a run, or without some of it."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "runs" / "run"
+        folder.mkdir(parents=True)
+        arguments = f"--data.root {folder} --wandb.mode {'offline' if loggers else 'disabled'} --trainer.max_epochs 1"
+        arguments += " --trainer.accelerator cpu --trainer.limit_val_batches 0 --trainer.enable_model_summary false"
+        options, config, _ = parse_fit(arguments.split())
+        checkpoints, clock = Checkpoints(), Clock()
+        stack.enter_context(patch.object(train_file, "_on_a_terminal", lambda: loggers))
+        stack.enter_context(patch.dict(os.environ, {"FORCE_COLOR": "1"}))  # rich draws the bar, and for nobody
+        stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+        trainer = train_file._trainer(options, checkpoints, folder)
+        if not callbacks:
+            trainer.callbacks = [c for c in trainer.callbacks if isinstance(c, Checkpoints)]  # type: ignore[attr-defined]
+        trainer.callbacks.append(clock)  # type: ignore[attr-defined]
+        if loggers:
+            stack.enter_context(train_file.text_log(folder / "train.log"))
+            trainer.loggers = train_file._loggers(folder, options, config, stack)
+        data = DataModule(folder, preprocessing=Preprocessing(size=28), global_batch_size=batch)
+        data.splits = {"train": index, "val": index}
+        with patch.object(module_file, "build_network", lambda *_: tiny()):
+            module = Classifier(index.class_names, data.preprocessing)
+        trainer.fit(module, data)
+    return clock.seconds
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
 def main() -> None:
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    for name in ("lightning.pytorch", "template"):
+        logging.getLogger(name).propagate = False  # what a person's terminal would show; train.log still gets it
+    logging.getLogger("lightning.pytorch").handlers.clear()
     warnings.filterwarnings("ignore")
-    rows = Rows(f"Loop overhead, tiny network, batch {BATCH}, minimum of seven alternating runs")
-    n = STEPS * BATCH
-    pixels = np.random.default_rng(0).integers(0, 256, (n, 28, 28, 3), dtype=np.uint8)
-    index = Index(
-        Path(), PackedStrings(str(i) for i in range(n)), np.arange(n) % 10, tuple("0123456789"), pixels=pixels
-    )
-    images, targets = torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.from_numpy(index.targets)
-    batches = list(zip(images.split(BATCH), targets.split(BATCH), strict=True))
-    for width in (4, 24):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
+    rows = Rows("Loop overhead, tiny network, everything on, fastest 50 steps of seven alternating runs")
+    random = np.random.default_rng(0)
+    for batch in BATCHES:
+        n = STEPS * batch
+        pixels = random.integers(0, 256, (n, 28, 28, 3), dtype=np.uint8)
+        names = PackedStrings(str(i) for i in range(n))
+        index = Index(Path(), names, np.arange(n) % 10, tuple("0123456789"), pixels=pixels)
+        images, targets = torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.from_numpy(index.targets)
 
-            def full(width: int = width, folder: Path = folder) -> float:
-                data = DataModule(folder, preprocessing=Preprocessing(size=28), global_batch_size=BATCH)
-                data.splits = {"train": index, "val": index}
-                build = module_file.build_network
-                module_file.build_network = lambda *_: tiny(width)
-                try:
-                    module = Classifier(index.class_names, data.preprocessing)
-                finally:
-                    module_file.build_network = build
-                callbacks = [StepLog(), WarmupCosine(), Checkpoints()]
-                return train(module, data, callbacks, MetricsCsv(folder / "metrics.csv"), folder)
+        def without_guard(batch: int = batch, index: Index = index) -> float:
+            hooks = ("on_train_batch_start", "on_before_backward", "on_before_optimizer_step", "on_train_batch_end")
+            with ExitStack() as stack:
+                for hook in hooks:
+                    stack.enter_context(patch.object(NonFinite, hook, nothing))
+                return template(index, batch)
 
-            def plain(width: int = width, folder: Path = folder) -> float:
-                loader: DataLoader[object] = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
-                return train(Plain(width), loader, [], False, folder)
+        def without_sums(batch: int = batch, index: Index = index) -> float:
+            with patch.object(Totals, "add", nothing):
+                return template(index, batch, callbacks=False, loggers=False)
 
-            def bare(width: int = width) -> float:
-                module = Plain(width)
-                optimizer = module.configure_optimizers()
-                for i, batch in enumerate(batches):
-                    if i == 10:
-                        start = time.perf_counter()
-                    loss = module.training_step(batch, i)
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
-                return time.perf_counter() - start
-
-            seconds = {
-                name: min(runs) for name, runs in alternate({"bare": bare, "plain": plain, "full": full}).items()
+        seconds = alternate(
+            {
+                "bare": lambda: bare(images, targets, batch),  # noqa: B023  called in this turn of the loop
+                "plain": lambda: plain(images, targets, batch),  # noqa: B023
+                "all": lambda: template(index, batch),  # noqa: B023
+                "quiet": lambda: template(index, batch, loggers=False),  # noqa: B023
+                "unguarded": without_guard,
+                "alone": lambda: template(index, batch, callbacks=False, loggers=False),  # noqa: B023
+                "no sums": without_sums,
             }
-            step = 1000 * seconds["bare"] / (STEPS - 10)
-            rows.at_most(f"{step:.1f} ms a step: template / plain Lightning", seconds["full"] / seconds["plain"], 1.15)
-            rows.plain(f"{step:.1f} ms a step: template / bare loop", seconds["full"] / seconds["bare"])
-            rows.plain(f"{step:.1f} ms a step: plain Lightning / bare loop", seconds["plain"] / seconds["bare"])
+        )
+        least = {name: 1000 * min(runs) / WINDOW for name, runs in seconds.items()}
+        step = f"{least['bare']:.1f} ms a step:"
+        rows.at_most(f"{step} template / plain Lightning", least["all"] / least["plain"], 1.15)
+        rows.plain(f"{step} template / bare loop", least["all"] / least["bare"])
+        rows.plain(f"{step} plain Lightning / bare loop", least["plain"] / least["bare"])
+        for what, more, less in (
+            ("all of the template over plain Lightning", "all", "plain"),
+            ("of it loggers, text log and bar", "all", "quiet"),
+            ("of it the non-finite guard", "all", "unguarded"),
+            ("of it the other callbacks", "unguarded", "alone"),
+            ("of it the sums of losses and accuracy", "alone", "no sums"),
+            ("of it batches with keys, transforms, seeds", "no sums", "plain"),
+        ):
+            rows.plain(f"{step} {what}", least[more] - least[less], "ms")
     rows.finish()
 
 
