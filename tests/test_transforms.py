@@ -160,6 +160,7 @@ def test_normalise_of_a_float_batch_equals_that_of_its_uint8() -> None:
     preprocessing = Preprocessing(size=8)
     batch = images(2)
     assert torch.equal(preprocessing.normalise(batch), preprocessing.normalise(batch.float() / 255))
+    assert torch.equal(preprocessing.normalise(batch), preprocessing.normalise_unit(batch.float() / 255))
     assert preprocessing.normalise(batch).is_contiguous(memory_format=torch.channels_last)
     mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
     expected = (batch[1, 2, 3, 4] / 255 - mean[2]) / std[2]

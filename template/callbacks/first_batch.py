@@ -28,10 +28,11 @@ class FirstBatch(L.Callback):
 
     def __init__(self) -> None:
         self._expected: float | None = None
+        self._looked = False
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
-        self._expected = None
+        self._expected, self._looked = None, False
         splits = getattr(trainer.datamodule, "splits", None)  # type: ignore[attr-defined]
         if splits is not None:
             check_labels(splits, pl_module.task)
@@ -49,19 +50,19 @@ class FirstBatch(L.Callback):
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        if trainer.global_step == 0 and (unused := without_gradient(pl_module)):
+        if not self._looked and trainer.global_step == 0 and (unused := without_gradient(pl_module)):
             log.warning(f"no gradient reached {listed(unused)} in the first step: not used, or detached")
+        self._looked = True
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: dict[str, Tensor], batch_idx: int
     ) -> None:
         assert isinstance(pl_module, Classifier)
-        if trainer.fit_loop.epoch_loop.total_batch_idx > 0 or self._expected is None:
-            return
         totals = pl_module.train_totals
-        assert totals.sums is not None
-        *sums, count = totals.sums[1].tolist()
-        loss = sums[totals.names.index("loss")] / count
+        if trainer.fit_loop.epoch_loop.total_batch_idx > 0 or self._expected is None or not totals.pending:
+            return
+        parts, _ = totals.pending[-1]
+        loss = float(parts[totals.names.index("loss")].mean())
         finding = judge_initial_loss(loss, self._expected)
         text = f"initial loss {loss:.3f}; {known(self._expected, pl_module)}"
         if finding is None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from template.callbacks.alert import alert
 from template.callbacks.checkpoints import LAST, Checkpoints, link
 from template.errors import InputError
+from template.model.module import Classifier
 from template.run_folder import write_whole
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,9 @@ class NonFinite(L.Callback):
         if self._step is None:
             self._step = _Step(trainer.global_step + 1, trainer.current_epoch)
             if self.tolerance:
-                self._before = {name: tensor.clone() for name, tensor in _changed_by_forward(pl_module).items()}
+                self._before = {name: tensor.clone() for name, tensor in _statistics(pl_module).items()}
+                if isinstance(pl_module, Classifier):
+                    pl_module.train_totals.settle()
         self._step.batches.append(batch_idx)
         if isinstance(batch, dict) and "key" in batch:
             self._step.keys.append(batch["key"])
@@ -155,8 +158,10 @@ class NonFinite(L.Callback):
     def _skip(self, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer) -> None:
         """Make the step change nothing: no gradients, and the running statistics and sums as they were."""
         optimizer.zero_grad(set_to_none=True)
-        for name, tensor in _changed_by_forward(pl_module).items():
-            tensor.copy_(self._before[name]) if name in self._before else tensor.zero_()
+        for name, tensor in _statistics(pl_module).items():
+            tensor.copy_(self._before[name])
+        if isinstance(pl_module, Classifier):
+            pl_module.train_totals.pending.clear()  # all that is there is of this step
 
     def _settle(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Read what the last finished step left."""
@@ -248,11 +253,10 @@ def non_finite_names(tensors: Iterable[tuple[str, Tensor]], weights: set[str] | 
     return bad
 
 
-def _changed_by_forward(module: L.LightningModule) -> dict[str, Tensor]:
-    """Running statistics, and the sums that are logged: what a forward pass changes by itself."""
+def _statistics(module: L.LightningModule) -> dict[str, Tensor]:
+    """Running statistics: what a forward pass changes by itself."""
     network: nn.Module = getattr(module, "network", module)
-    sums = getattr(getattr(module, "train_totals", None), "sums", None)  # made in the first step
-    return {**dict(network.named_buffers()), **({} if sums is None else {"sums": sums})}
+    return dict(network.named_buffers())
 
 
 def _keep_checkpoint(trainer: L.Trainer, folder: Path) -> str | None:

@@ -42,6 +42,7 @@ def growth(bench: Bench) -> Iterator[Line]:
     gc.freeze()  # what is there already is neither collected nor listed again: 7 s become 0.2
     for _ in range(6):
         bench.step(module, optimizer, batch)
+        module.train_totals.settle()  # as each line of the log does
         gc.collect()
         tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
         counts.append(len(tensors))

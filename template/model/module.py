@@ -150,6 +150,12 @@ class Classifier(L.LightningModule):
         self.train_totals = Totals()
         self._stored_totals: dict[str, Any] | None = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_current_fx_name":  # Lightning sets it forty times a step; Module would see if it is a weight
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) normalised float to (B, K) logits."""
         return self.network(images)
@@ -205,7 +211,7 @@ class Classifier(L.LightningModule):
 
     def on_train_start(self) -> None:
         if self._stored_totals is not None:
-            self.train_totals.restore(self._stored_totals, self.device, self.trainer.is_global_zero)
+            self.train_totals.restore(self._stored_totals, self.trainer.is_global_zero)
             self._stored_totals = None
 
     def on_validation_epoch_end(self) -> None:

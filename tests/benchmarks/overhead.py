@@ -36,7 +36,7 @@ from template.model.module import Classifier
 from template.model.totals import Totals
 
 FIRST, WINDOW, STEPS = 20, 50, 420  # a window holds one line of the log
-BATCHES = (40, 100)  # about 3 and about 8 ms a step
+BATCHES = (56, 112)  # about 3 and about 8 ms a step
 
 
 class Plain(L.LightningModule):
