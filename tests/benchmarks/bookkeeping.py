@@ -31,7 +31,7 @@ from template.model import module as module_file
 from template.model.module import Classifier
 from template.model.totals import Totals
 
-STEPS, BATCH, WIDTH = 200, 32, 6
+STEPS, BATCH, WIDTH = 200, 16, 6
 
 
 class Clock(L.Callback):
