@@ -1,5 +1,6 @@
 """The cache of decoded images: the same pixels, from many processes, for these files and settings alone."""
 
+import multiprocessing
 import os
 import pickle
 from collections.abc import Callable
@@ -170,3 +171,27 @@ def test_a_pickled_cache_reads_and_fills_the_same_file(tmp_path: Path) -> None:
     assert len(cache) == 1
     assert torch.equal(cache.picture(3).pixels(), expected)
     assert np.array_equal(expected.permute(1, 2, 0), np.asarray(Image.open(index.root / index.paths[3])))
+
+
+def test_two_ranks_that_open_and_fill_one_cache_at_once_both_read_what_decoding_gives(tmp_path: Path) -> None:
+    index = index_of(tmp_path / "photos", ".jpg", each=40)
+    plain = batches_of(index, None)
+    ranks = multiprocessing.get_context("fork")
+    start = ranks.Barrier(2)
+
+    def rank() -> None:
+        torch.set_num_threads(1)
+        start.wait(30)
+        cache = Cache.of(index, tmp_path / "cache")
+        for _ in range(2):
+            assert all(torch.equal(a, b) for a, b in zip(batches_of(index, cache), plain, strict=True))
+
+    processes = [ranks.Process(target=rank) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    kept = Cache.of(index, tmp_path / "cache")
+    assert len(kept) == len(index)
+    assert all(torch.equal(a, b) for a, b in zip(batches_of(index, kept), plain, strict=True))
