@@ -265,6 +265,8 @@ def _trainer(options: Any, checkpoints: Checkpoints, folder: Path | None) -> L.T
     arguments = options.trainer.as_dict()
     if arguments["log_every_n_steps"] is not None and arguments["log_every_n_steps"] < 1:
         raise InputError(f"trainer.log_every_n_steps is {arguments['log_every_n_steps']}; expected 1 or more")
+    if (arguments["gradient_clip_val"] or 0) < 0:
+        raise InputError(f"trainer.gradient_clip_val is {arguments['gradient_clip_val']}; expected 0 or more, or null")
     if arguments["enable_progress_bar"] is not False and _on_a_terminal():
         callbacks.append(Bar())
     else:

@@ -40,6 +40,7 @@ def refused(command, small, tmp_path):
         (("--data.augmentation.flip", "2"), "augmentation.flip is 2.0; expected 0 to 1"),
         (("--model.network", "resnt18"), "model.network is 'resnt18'; did you mean 'resnet18'? Known: small"),
         (("--model.optimizer", "Adamw"), "model.optimizer is 'Adamw'; did you mean 'AdamW'? Known: "),
+        (("--trainer.gradient_clip_val", "-1"), "trainer.gradient_clip_val is -1; expected 0 or more"),
         (("--model.optimizer_options", "{beta: 1}"), "model.optimizer_options has 'beta', which AdamW does not take;"),
         (("--model.task", "binary"), "model.task is binary; expected one of ['multiclass', 'multilabel']"),
         (("--model.learning_rate", "-1"), "model.learning_rate is -1.0; expected 0 or more"),

@@ -169,6 +169,8 @@ def test_optimizer_options_reach_the_optimizer_and_unknown_ones_name_the_nearest
     assert {(*group["betas"], group["eps"], group["lr"]) for group in optimizer.param_groups} == {(0.8, 0.9, 1e-5, 0.2)}
     with pytest.raises(InputError, match="did you mean 'betas'"):
         Classifier(("a", "b"), optimizer_options={"beta": [0.8, 0.9]})
+    with pytest.raises(InputError, match=r"optimizer_options has 'lr'; set model\.learning_rate instead"):
+        Classifier(("a", "b"), optimizer_options={"lr": 1.0})
     with pytest.raises(InputError, match="did you mean 'AdamW'"):
         Classifier(("a", "b"), optimizer="Adamw_")
 

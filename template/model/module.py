@@ -119,6 +119,9 @@ class Classifier(L.LightningModule):
         for name, size in (("width", width), ("base_batch_size", base_batch_size)):
             if size is not None and size < 1:
                 raise InputError(f"model.{name} is {size}; expected 1 or more")
+        for argument, own in (("lr", "learning_rate"), ("weight_decay", "weight_decay")):
+            if argument in (optimizer_options or {}):
+                raise InputError(f"model.optimizer_options has {argument!r}; set model.{own} instead")
         self.class_names = tuple(class_names)
         self.preprocessing = preprocessing
         self.data = dict(data or {})
