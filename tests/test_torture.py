@@ -49,6 +49,7 @@ def test_twenty_runs_killed_at_random_moments_end_in_the_same_bits(tmp_path: Pat
             # most of a process's time is imports: kill it in its second half, when it trains, saves and validates
             time.sleep(length * moments.uniform(0.4, 1.0))
             while kill == 0 and process.poll() is not None:  # faster than the reference was: anew, and killed earlier
+                process.communicate()
                 shutil.rmtree(folder)
                 length *= 0.9
                 process = start([*job, *workers, "--run_dir", str(folder)])
