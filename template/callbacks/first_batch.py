@@ -28,11 +28,10 @@ class FirstBatch(L.Callback):
 
     def __init__(self) -> None:
         self._expected: float | None = None
-        self._looked = False
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
-        self._expected, self._looked = None, False
+        self._expected = None
         splits = getattr(trainer.datamodule, "splits", None)  # type: ignore[attr-defined]
         if splits is not None:
             check_labels(splits, pl_module.task)
@@ -50,9 +49,8 @@ class FirstBatch(L.Callback):
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        if not self._looked and trainer.global_step == 0 and (unused := without_gradient(pl_module)):
+        if trainer.global_step == 0 and (unused := without_gradient(pl_module)):
             log.warning(f"no gradient reached {listed(unused)} in the first step: not used, or detached")
-        self._looked = True
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: dict[str, Tensor], batch_idx: int

@@ -38,13 +38,12 @@ class Totals:
         """Sum what is pending; waits for the device."""
         if not self.pending:
             return
-        dtype = torch.float32 if self.pending[0][0][0].device.type == "mps" else torch.float64
-        sums = torch.stack([torch.stack([p.sum(dtype=dtype) for p in parts]) for parts, _ in self.pending]).tolist()
-        nothing = [0.0] * (len(self.names) + 1)
-        self._epoch, self._line = self._epoch or nothing, self._line or nothing
-        for batch, (_, count) in zip(sums, self.pending, strict=True):
-            self._epoch = [total + value for total, value in zip(self._epoch, [*batch, count], strict=True)]
-            self._line = [total + value for total, value in zip(self._line, [*batch, count], strict=True)]
+        dtype = _widest(self.pending[0][0][0].device)
+        sums = torch.stack([part.sum(dtype=dtype) for parts, _ in self.pending for part in parts])
+        rows = sums.view(len(self.pending), -1).tolist()
+        for row, (_, count) in zip(rows, self.pending, strict=True):
+            self._epoch = _plus(self._epoch, [*row, count])
+            self._line = _plus(self._line, [*row, count])
         self.pending.clear()
 
     def since_line(self) -> dict[str, float]:
@@ -63,9 +62,9 @@ class Totals:
         if trainer.world_size == 1:
             return self._epoch
         device = trainer.strategy.root_device
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        own = torch.tensor(self._epoch or [0.0] * (len(self.names) + 1), dtype=dtype, device=device)
-        total: list[float] = trainer.strategy.reduce(own, reduce_op="sum").tolist()
+        own = self._epoch or [0.0] * (len(self.names) + 1)
+        tensor = torch.tensor(own, dtype=_widest(device), device=device)
+        total: list[float] = trainer.strategy.reduce(tensor, reduce_op="sum").tolist()
         return total
 
     def _means(self, sums: list[float]) -> dict[str, float]:
@@ -87,3 +86,11 @@ class Totals:
             self.names = tuple(state["names"])
         if state and first_rank:
             self._epoch, self._line = list(state["epoch"]), list(state["line"])
+
+
+def _widest(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _plus(totals: list[float], row: list[float]) -> list[float]:
+    return [total + value for total, value in zip(totals, row, strict=True)] if totals else row
