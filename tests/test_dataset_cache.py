@@ -50,19 +50,57 @@ def test_filled_and_read_a_cache_gives_what_decoding_gives(tmp_path: Path, worke
     assert all(torch.equal(a, b) for a, b in zip(batches_of(index, again, workers), plain, strict=True))
 
 
-def test_images_of_the_networks_size_are_fetched_a_batch_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_needs_no_draws_is_read_a_batch_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(10):
-        save(tmp_path / "photos" / "ab"[i % 2] / f"{i}.png", picture(i, 12, 12))
-    index = read_folder(tmp_path / "photos")["train"]
-    cache = Cache.of(index, tmp_path / "cache")
-    first = batches_of(index, cache, unchanged=12)
-    monkeypatch.setattr(Images, "__getitem__", None)
-    second = batches_of(index, cache, unchanged=12)
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    in_memory = Index(index.root, index.paths, index.targets, index.class_names, pixels=cache_pixels(cache))
-    assert all(torch.equal(a, b) for a, b in zip(batches_of(in_memory, None, unchanged=12), first, strict=True))
+        save(tmp_path / "same" / "ab"[i % 2] / f"{i}.png", picture(i, 12, 12))
+        save(tmp_path / "larger" / "ab"[i % 2] / f"{i}.png", picture(i, 20 - i, 13 + i))
+    for name in ("same", "larger"):
+        index = read_folder(tmp_path / name)["train"]
+        cache = Cache.of(index, tmp_path / f"cache {name}")
+        one_by_one = batches_of(index, None)
+        with monkeypatch.context() as without:
+            without.setattr(Images, "__getitem__", None)
+            for kept in (None, cache, cache):
+                together = batches_of(index, kept, unchanged=12)
+                assert all(torch.equal(a, b) for a, b in zip(together, one_by_one, strict=True))
+            if name == "same":
+                cached = cache_pixels(cache)
+                in_memory = Index(index.root, index.paths, index.targets, index.class_names, pixels=cached)
+                together = batches_of(in_memory, None, unchanged=12)
+                assert all(torch.equal(a, b) for a, b in zip(together, one_by_one, strict=True))
+
+
+def test_a_subclass_with_samples_of_its_own_is_asked_for_each(tmp_path: Path) -> None:
+    class Darker(Images):
+        def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
+            image, target = super().__getitem__(key)
+            return image // 2, target
+
+    index = index_of(tmp_path)
+    plain, darker = (
+        KeyedBatches(kind(index, Preprocessing(size=12).sample, unchanged=12), 0).__getitems__([(0, 3), (0, 1)])
+        for kind in (Images, Darker)
+    )
+    assert torch.equal(darker["image"], plain["image"] // 2)
+
+
+def test_a_worker_puts_images_alone_into_shared_memory(tmp_path: Path) -> None:
+    index = index_of(tmp_path)
+    here, sent = (
+        next(
+            iter(
+                DataLoader(
+                    KeyedBatches(Images(index, Preprocessing(size=96).sample), 0),
+                    batch_sampler=EvalSampler(len(index), 5),
+                    num_workers=workers,
+                    collate_fn=_as_it_is,
+                )
+            )
+        )
+        for workers in (0, 1)
+    )
+    assert {name: tensor.is_shared() for name, tensor in sent.items()} == {"image": True, "target": False, "key": False}
+    assert all(torch.equal(here[name], sent[name]) for name in here)
 
 
 def cache_pixels(cache: Cache) -> np.ndarray:

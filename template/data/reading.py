@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,14 +57,15 @@ class Picture:
         return self.decode(next(divisor for divisor in divisors if divisor == 1 or divisor * MARGIN <= reduction))
 
 
-def open_image(path: Path) -> Picture:
+def open_image(path: Path | str) -> Picture:
     """An image file of any of the formats, of which so far the header has been decoded.
 
     Raises:
         InputError: The file is missing, damaged, not an image, or of a kind with no agreed meaning as colours.
     """
     try:
-        data = path.read_bytes()
+        with open(path, "rb", buffering=0) as file:
+            data = file.read()
         image = Image.open(io.BytesIO(data))
         orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception as error:  # for damaged files PIL raises a dozen kinds
@@ -132,7 +134,7 @@ def _upright(pixels: Tensor, orientation: int) -> Tensor:
     return pixels.flip(flips) if flips else pixels
 
 
-def _unreadable(path: Path, error: Exception) -> InputError:
+def _unreadable(path: Path | str, error: Exception) -> InputError:
     unknown = isinstance(error, UnidentifiedImageError)  # its text has the address of a buffer
-    reason = "cannot identify image file" if unknown else str(error).replace(str(path), path.name)
+    reason = "cannot identify image file" if unknown else str(error).replace(str(path), os.path.basename(path))
     return InputError(f"cannot read {path}: {reason}; mend or remove the file")

@@ -36,7 +36,8 @@ def choose_workers(
         n: Samples there are.
         batch_size: Samples in a batch.
         cores: That may be used.
-        on_cpu: Whether the network is trained on them too: one is left to it.
+        on_cpu: Whether the network is trained on them too. It needs no core of its own: workers with a network slower
+            than they are wait, and where reading is slower, the network does.
         budget_s: About how long to measure.
     """
     piece = max(1, min(batch_size, n, 16))
@@ -54,9 +55,9 @@ def choose_workers(
         return 0, f"{measured}, less than handing it over from a worker would"
     if on_cpu and cores == 1:
         return 0, f"{measured}, and the one core is the network's"
-    workers = min(cores - on_cpu, math.ceil(batch_ms / _SHORT_MS))
-    left = f"{cores} core{'s' * (cores > 1)}{', one of them left to the network' if on_cpu else ''}"
-    return workers, f"{measured}; {left}: about {batch_ms / workers:.1f} ms with workers"
+    workers = min(cores, math.ceil(batch_ms / _SHORT_MS))
+    these = f"{cores} core{'s' * (cores > 1)}{', which the network shares' if on_cpu else ''}"
+    return workers, f"{measured}; {these}: about {batch_ms / workers:.1f} ms with workers"
 
 
 def warn_of_small_shared_memory(workers: int, batch_bytes: int) -> None:
