@@ -629,6 +629,21 @@ def _(project: Project, tmp_path: Path) -> None:
     project.change = lambda module: module.network.features[:4].requires_grad_(False)
 
 
+def test_classes_of_unlike_brightness_are_no_fault_of_validation_even_for_a_slow_network(tmp_path, monkeypatch):
+    def split(n: int, seed: int) -> Index:
+        targets = np.arange(n) * 10 // n  # sorted, as folders are
+        noise = np.random.default_rng(seed).integers(0, 30, (n, 8, 8))
+        pixels = (24 * targets[:, None, None] + noise).astype(np.uint8)
+        return Index(tmp_path, PackedStrings(map(str, range(n))), targets, tuple("0123456789"), pixels=pixels)
+
+    data = DataModule(tmp_path, preprocessing=Preprocessing(8, None, (0.3,) * 3, (0.38,) * 3), global_batch_size=64)
+    data.splits = {"train": split(800, 0), "val": split(100, 1)}
+    monkeypatch.setattr(Bench, "few", 2)  # what a step of seconds leaves
+    page = Project(data, examined={"folder": tmp_path}).part_of_page("val input")
+    assert [line.name for line in page.lines("PASS")] == ["input range"]
+    assert not list(page.lines("WARN", "FAIL")), page.text()
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "large" else n for n in HEALTHY])
 def test_a_healthy_project_passes_without_a_false_alarm(name, project, tmp_path, caplog, table):
     HEALTHY[name](project, tmp_path)

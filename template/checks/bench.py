@@ -48,10 +48,8 @@ class Bench:
         return max(1, min(32, self.batch_size, max(4, int(_STEP_SECONDS / each))))
 
     def keys(self, n: int, split: str = "train", epoch: int = 0) -> list[tuple[int, int]]:
-        """Keys of ``n`` samples: of training in the order of an epoch, of validation the first ones."""
-        size = len(self.data.splits[split])
-        rows = epoch_order(size, self.data.seed, epoch)[:n].tolist() if split == "train" else range(min(n, size))
-        return [(epoch, row) for row in rows]
+        """Keys of ``n`` samples in the order of an epoch, of validation too: its first ones may be of one class."""
+        return [(epoch, row) for row in epoch_order(len(self.data.splits[split]), self.data.seed, epoch)[:n].tolist()]
 
     def batch(self, keys: Sequence[tuple[int, int]], split: str = "train", training: bool = True) -> Batch:
         """The samples as the network sees them, on the device; with augmentation where ``training`` is true."""
