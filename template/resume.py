@@ -12,6 +12,7 @@ import torch
 
 from template.callbacks.checkpoints import LAST, PREVIOUS, Checkpoints, link
 from template.errors import InputError
+from template.model.module import CHECKPOINT_KEY
 from template.run_folder import write_whole
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ def read_last(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     """The newest checkpoint of a run that can be read, or None where nothing was saved yet.
 
     Raises:
-        InputError: There are checkpoints, and none can be read.
+        InputError: There are checkpoints, and none can be read, or the newest is of another version of the template.
     """
     checkpoints = folder / "checkpoints"
     best = sorted(checkpoints.glob("step*.ckpt"), reverse=True)
@@ -81,6 +82,12 @@ def read_last(folder: Path) -> tuple[Path, dict[str, Any]] | None:
             continue
         if unreadable:
             log.warning(f"{'; '.join(unreadable)}: using step {checkpoint['global_step']}, from {path.name}")
+        own = checkpoint.get(CHECKPOINT_KEY, {})
+        if "train_totals" not in own:
+            raise InputError(
+                f"{path} was written by another version of this template ({own.get('version', 'unknown')}), and cannot "
+                f"be continued by this one; continue it with that, or start a new run with --model.weights {path}"
+            )
         return path, checkpoint
     if unreadable:
         raise InputError(f"no checkpoint in {checkpoints} can be read: {'; '.join(unreadable)}; start a new run")

@@ -197,6 +197,20 @@ def test_an_unreadable_last_checkpoint_falls_back_to_the_one_before(config, whol
     assert_equal(tmp_path / "run", whole)
 
 
+def test_a_checkpoint_of_another_version_is_refused_by_name(config, tmp_path, kill, capsys):
+    kill(6)
+    with pytest.raises(KilledError):
+        fit(config, tmp_path / "run")
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(last, weights_only=True)
+    del checkpoint["template"]["train_totals"]
+    torch.save(checkpoint, last)
+    before = last.read_bytes()
+    assert resume(tmp_path / "run") == 1
+    assert f"{last} was written by another version of this template" in capsys.readouterr().err
+    assert last.read_bytes() == before
+
+
 def test_files_that_a_kill_between_two_saves_left_are_gone_after_the_resume(config, whole, tmp_path, kill):
     kill(8)
     with pytest.raises(KilledError):
