@@ -13,6 +13,7 @@ from torch import Tensor
 
 from template.checks.bench import Bench
 from template.checks.page import Line
+from template.data.workers import cores
 
 
 def steps_in_run(bench: Bench) -> tuple[int, int]:
@@ -38,21 +39,21 @@ def loader_and_step(bench: Bench) -> Iterator[Line]:
     if step < 1:  # else it is taken to grow with the number of samples
         step = bench.seconds(lambda: bench.step(module, optimizer, batch), most=5, limit=4)
     load = bench.seconds(lambda: bench.train_loader.dataset.__getitems__(keys), most=5, limit=4)
-    workers, cores = bench.data.num_workers, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    workers, own_cores = bench.data.num_workers, cores()
     on_cpu = bench.device.type == "cpu"
     wait = load if workers == 0 else max(0.0, load / workers - step)
     share = wait / (wait + step)
-    best = min(max(1, math.ceil(1.2 * load / step)), max(1, cores - 1))
+    best = min(max(1, math.ceil(1.2 * load / step)), own_cores)
     found = (
         f"step {_time(step)}, loading a batch {_time(load)}, {workers} workers: {share:.0%} of the time spent waiting"
     )
     if share < 0.1 or (workers == 0 and on_cpu and share < 0.3):
         yield Line("PASS", "loader", found)
     elif workers >= best:
-        advice = f"{cores} cores are not enough: store images smaller, or augment on the device"
+        advice = f"{own_cores} cores are not enough: store images smaller, or augment on the device"
         yield Line("WARN", "loader", found, advice)
     else:
-        yield Line("WARN", "loader", found, f"set data.num_workers to {best} ({cores} cores)")
+        yield Line("WARN", "loader", found, f"set data.num_workers to {best} ({own_cores} cores)")
 
     images = len(keys) * bench.trainer.world_size / (step + wait)
     total, each = steps_in_run(bench)
