@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from template.data import workers as workers_module
-from template.data.datamodule import DataModule, KeyedBatches, _as_it_is
+from template.data.datamodule import DataModule, KeyedBatches, _handed_over
 from template.data.dataset import Images
 from template.data.index import Index
 from template.data.packed import PackedStrings
@@ -185,7 +185,7 @@ def test_spawned_workers_read_what_this_process_reads(photos: Path) -> None:
             batch_sampler=EvalSampler(len(index), len(index)),
             num_workers=workers,
             multiprocessing_context="spawn" if workers else None,
-            collate_fn=_as_it_is,
+            collate_fn=_handed_over,
         )
     ]
     assert torch.equal(*loaded)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from template.data.cache import Cache
-from template.data.datamodule import KeyedBatches, _as_it_is
+from template.data.datamodule import KeyedBatches, _handed_over
 from template.data.dataset import Images
 from template.data.index import Index, read_folder
 from template.data.sampler import EvalSampler
@@ -30,7 +30,7 @@ def index_of(root: Path, suffix: str = ".png", each: int = 6) -> Index:
 def batches_of(index: Index, cache: Cache | None, workers: int = 0, unchanged: int | None = None) -> list[Tensor]:
     images = Images(index, Preprocessing(size=12).sample, cache, unchanged)
     loader = DataLoader(
-        KeyedBatches(images, 0), batch_sampler=EvalSampler(len(index), 5), num_workers=workers, collate_fn=_as_it_is
+        KeyedBatches(images, 0), batch_sampler=EvalSampler(len(index), 5), num_workers=workers, collate_fn=_handed_over
     )
     return [batch["image"] for batch in loader]
 
@@ -93,7 +93,7 @@ def test_a_worker_puts_images_alone_into_shared_memory(tmp_path: Path) -> None:
                     KeyedBatches(Images(index, Preprocessing(size=96).sample), 0),
                     batch_sampler=EvalSampler(len(index), 5),
                     num_workers=workers,
-                    collate_fn=_as_it_is,
+                    collate_fn=_handed_over,
                 )
             )
         )

@@ -282,7 +282,7 @@ class DataModule(L.LightningDataModule):
             KeyedBatches(dataset, self.seed),
             batch_sampler=sampler,
             num_workers=self.num_workers,
-            collate_fn=_as_it_is,
+            collate_fn=_handed_over,
             pin_memory=self.trainer.strategy.root_device.type == "cuda",
             persistent_workers=self.num_workers > 0,
             worker_init_fn=_ignore_signals,
@@ -344,7 +344,8 @@ class _Inline:
         return torch.from_numpy, (self.tensor.numpy(),)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _handed_over(batch: Any) -> Any:
+    """A batch as it leaves this process, which is as it is where that is the training process."""
     if torch.utils.data.get_worker_info() is None:
         return batch
     return {name: _Inline(tensor) if tensor.nbytes < _SMALL else tensor for name, tensor in batch.items()}
