@@ -12,7 +12,7 @@ from PIL import Image
 import template.data.index as index_module
 from template.data.datamodule import DataModule
 from template.data.index import Index, list_images, read_folder
-from template.data.verify import damaged_files, leave_out_damaged
+from template.data.verify import damaged_files, duplicates_across, leave_out_damaged
 from template.errors import InputError
 
 
@@ -152,3 +152,16 @@ def test_the_data_module_leaves_out_what_the_limit_allows_and_keeps_the_length(
     Image.fromarray(picture(99, 200, 300)).save(root / "a" / "half.jpg")
     monkeypatch.setattr("template.data.verify.damaged_files", None)
     assert DataModule(root, max_damaged=3).fingerprints() == first.fingerprints()
+
+
+def test_the_same_image_under_two_names_in_two_splits_is_found(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    class_folders(root / "train", ["a", "b"])
+    save(root / "val" / "a" / "x.png", picture(50))
+    save(root / "val" / "b" / "y.png", picture(51))
+    shutil.copy(root / "train" / "b" / "1.png", root / "val" / "b" / "other name.png")
+    shutil.copy(root / "train" / "b" / "1.png", root / "train" / "b" / "within train.png")
+    assert duplicates_across(read_folder(root)) == [
+        ("train/b/1.png", "val/b/other name.png"),
+        ("train/b/within train.png", "val/b/other name.png"),
+    ]

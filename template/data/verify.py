@@ -1,9 +1,11 @@
-"""What only reading every file can tell: which are damaged; they are left out where a limit allows it."""
+"""What only reading every file can tell: which are damaged, and which are the same in two splits."""
 
+import hashlib
 import itertools
 import json
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -33,6 +35,26 @@ def damaged_files(index: Index) -> dict[int, str]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # threads: decoders release the interpreter's lock
         faults = pool.map(fault, range(len(index)), chunksize=64)
         return {row: reason for row, reason in enumerate(faults) if reason is not None}
+
+
+def duplicates_across(splits: Mapping[str, Index]) -> list[tuple[str, str]]:
+    """Pairs of paths in different splits whose contents are byte for byte the same; reads files of equal size only."""
+    by_size: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for split, index in splits.items():
+        for row in range(len(index)):
+            by_size[_size(index, row)].append((split, row))
+    pairs = []
+    for rows in by_size.values():
+        if len({split for split, _ in rows}) < 2:
+            continue
+        by_content: dict[bytes, list[tuple[str, int]]] = defaultdict(list)
+        for split, row in rows:
+            by_content[hashlib.sha256(_content(splits[split], row)).digest()].append((split, row))
+        for same in by_content.values():
+            for (split_a, a), (split_b, b) in itertools.combinations(same, 2):
+                if split_a != split_b:
+                    pairs.append((splits[split_a].paths[a], splits[split_b].paths[b]))
+    return pairs
 
 
 def leave_out_damaged(splits: Mapping[str, Index], limit: int) -> dict[str, Index]:
@@ -82,3 +104,16 @@ def _kept_or_found(splits: Mapping[str, Index]) -> dict[str, dict[str, str]]:
 
 def _told(found: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     return (why.removeprefix("cannot read ").split("; mend")[0] for rows in found.values() for why in rows.values())
+
+
+def _size(index: Index, row: int) -> int:
+    if index.pixels is not None:
+        return index.pixels[row].nbytes
+    try:
+        return (index.root / index.paths[row]).stat().st_size
+    except OSError:
+        return -1 - row  # missing: `damaged_files` names it
+
+
+def _content(index: Index, row: int) -> bytes:
+    return index.pixels[row].tobytes() if index.pixels is not None else (index.root / index.paths[row]).read_bytes()
