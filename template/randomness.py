@@ -7,6 +7,7 @@ The order of an epoch depends on (seed, epoch); every per-sample draw on (seed, 
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,6 +68,13 @@ def seed_libraries(value: int) -> None:
 def seed_sample(seed: int, epoch: int, index: int) -> None:
     """Seed Python, NumPy and torch for one sample, so that its draws depend on (seed, epoch, index) alone."""
     seed_libraries(mix(seed, epoch, index))
+
+
+def random_states() -> tuple[object, ...]:
+    """The CPU random states of Python, NumPy and torch: two of them are equal if nothing was drawn in between."""
+    numpy_state: Any = np.random.get_state()
+    words, *rest = numpy_state[1:]
+    return random.getstate(), words.tobytes(), rest, torch.default_generator.get_state().numpy().tobytes()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from template.data.cache import Cache
 from template.data.datamodule import KeyedBatches, _handed_over
 from template.data.dataset import Images
 from template.data.index import Index, read_folder
+from template.data.reading import Picture
 from template.data.sampler import EvalSampler
 from template.data.transforms import Augmentation, Preprocessing, TrainTransform
 from template.errors import InputError
@@ -82,6 +84,26 @@ def test_a_subclass_with_samples_of_its_own_is_asked_for_each(tmp_path: Path) ->
         for kind in (Images, Darker)
     )
     assert torch.equal(darker["image"], plain["image"] // 2)
+
+
+def test_a_transform_that_draws_after_all_is_seeded_sample_by_sample(tmp_path: Path) -> None:
+    index = index_of(tmp_path)
+    draws = {
+        "python": lambda: random.randrange(256),
+        "numpy": lambda: np.random.randint(256),
+        "torch": lambda: int(torch.randint(256, ())),
+    }
+    for draw in draws.values():
+
+        def noisy(picture: Picture, draw: Callable[[], int] = draw) -> Tensor:
+            return torch.full((3, 12, 12), draw(), dtype=torch.uint8)
+
+        one_by_one, claimed = (
+            KeyedBatches(Images(index, noisy, unchanged=side), 0).__getitems__([(1, 3), (1, 0), (2, 3)])["image"]
+            for side in (None, 12)
+        )
+        assert len(one_by_one.unique()) == 3
+        assert torch.equal(claimed, one_by_one)
 
 
 def test_a_worker_puts_images_alone_into_shared_memory(tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ def first_batch(bench: Bench) -> Iterator[Line]:
 def input_range(bench: Bench) -> Iterator[Line]:
     """Values at the network's first layer, in training and in validation."""
     n = max(8, min(64, bench.batch_size))  # a few differ from a few others by chance
-    keys = bench.keys(n)
-    train = _first_input(bench, bench.batch(keys))
+    raw = bench.train_loader.dataset.__getitems__(bench.keys(n))
+    train = _first_input(bench, bench.transferred(raw, training=True))
     val = _first_input(bench, bench.batch(bench.keys(n, "val"), "val", training=False))
     std, mean = torch.std_mean(train)
     found = f"{float(train.min()):.2f} to {float(train.max()):.2f}, mean {float(mean):.2f}, std {float(std):.2f}"
-    own = bench.train_loader.dataset.__getitems__(keys)["image"].float() / 255
+    own = raw["image"].float() / 255
     measured = f"mean {_numbers(own.mean(dim=(0, 2, 3)))} and std {_numbers(own.std(dim=(0, 2, 3)))}"
     if not 0.1 < std < 3 or abs(mean) > 2:
         advice = f"normalised twice, or by the wrong numbers? These images have {measured}, of 1"

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from template.data.cache import Cache
 from template.data.index import Index
 from template.data.reading import Picture, open_image, read_image
+from template.randomness import random_states
 
 __all__ = ["Images", "read_image"]
 Key = tuple[int, int]
@@ -76,12 +77,15 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
             return held[:, None].expand(-1, 3, -1, -1) if held.ndim == 3 else held.permute(0, 3, 1, 2)
         if self.cache is not None and (cached := self.cache.batch(rows, size)) is not None:
             return cached
-        images = np.empty((len(rows), size, size, 3), dtype=np.uint8)
+        images, states = np.empty((len(rows), size, size, 3), dtype=np.uint8), random_states()
         for image, i in zip(images, np.asarray(rows).tolist(), strict=True):
             made = self.transform(self.picture(i))
             if made.dtype != torch.uint8 or made.shape != (3, size, size):
                 return None  # one by one the checks name it
             image[:] = made.permute(1, 2, 0).numpy()
+        if random_states() != states:
+            self.unchanged = None  # ``transform`` draws after all: from now on each sample is seeded
+            return None
         return torch.from_numpy(images).permute(0, 3, 1, 2)
 
     def target(self, i: int) -> Tensor:
