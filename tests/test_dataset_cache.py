@@ -233,6 +233,19 @@ def test_a_pickled_cache_reads_and_fills_the_same_file(tmp_path: Path) -> None:
     assert np.array_equal(expected.permute(1, 2, 0), np.asarray(Image.open(index.root / index.paths[3])))
 
 
+@pytest.mark.parametrize("written", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
+def test_a_row_that_another_process_is_writing_is_not_there_yet(tmp_path: Path, written: tuple[int, ...]) -> None:
+    index = index_of(tmp_path / "photos", ".jpg")
+    plain = batches_of(index, None)
+    cache = Cache.of(index, tmp_path / "cache")
+    batches_of(index, cache)
+    row = cache.table[3].copy()
+    cache.table[3] = 0
+    cache.table[3, list(written)] = row[list(written)]
+    assert all(torch.equal(a, b) for a, b in zip(batches_of(index, cache), plain, strict=True))
+    assert cache.table[3, :3].tolist() == row[:3].tolist()
+
+
 def test_two_ranks_that_open_and_fill_one_cache_at_once_both_read_what_decoding_gives(tmp_path: Path) -> None:
     index = index_of(tmp_path / "photos", ".jpg", each=40)
     plain = batches_of(index, None)

@@ -20,9 +20,9 @@ from template.data.transforms import Preprocessing
 from template.errors import InputError
 
 log = logging.getLogger(__name__)
-_FORMAT = 1
+_FORMAT = 2
 _LEVEL = {1: 0, 2: 1, 4: 2, 8: 3}
-_COLUMNS = 3 + len(_LEVEL)  # height, width, scalable; then where each level is in the file, plus 1, or 0
+_COLUMNS = 3 + len(_LEVEL)  # height, width, 1 + scalable; then where each level is, plus 1; 0 is not there yet
 
 
 class Cache:
@@ -87,20 +87,20 @@ class Cache:
         """
         height, width, scalable = self.table[i, :3].tolist()
         source = None
-        if not height:
+        if not (height and width and scalable):  # another process may be between two of them
             source = self._source(i)
-            height, width, scalable = source.height, source.width, source.scalable
+            height, width, scalable = source.height, source.width, 1 + source.scalable
 
         def decode(divisor: int) -> Tensor:
             place = int(self.table[i, 3 + _LEVEL[divisor]])
             if not place:
                 pixels = (source or self._source(i)).decode(divisor)
-                self._put(i, divisor, (height, width, int(scalable)), pixels)
+                self._put(i, divisor, (height, width, scalable), pixels)
                 return pixels
             h, w = -(-height // divisor), -(-width // divisor)
             return torch.from_numpy(self._read(place - 1, h * w * 3)).reshape(h, w, 3).permute(2, 0, 1)
 
-        return Picture(height, width, decode, bool(scalable))
+        return Picture(height, width, decode, scalable > 1)
 
     def batch(self, rows: Sequence[int] | np.ndarray, size: int) -> Tensor | None:
         """(B, 3, size, size) uint8 where all the images are there and of that size, else None."""
